@@ -1,0 +1,26 @@
+"""How core code tells its caller what happens, without printing: one plain line, or how far something is."""
+
+from typing import Protocol
+
+
+class Report(Protocol):
+    """The `cli` prints these on stderr; tests and `--json` collect them."""
+
+    def note(self, text: str) -> None:
+        """One plain line the user should know: a fallback, a truncation, a skipped file."""
+
+    def progress(self, task: str, done: int, total: int | None, unit: str = "B") -> None:
+        """`done` of `total` units of `task` (total None: unknown). done == total ends the task."""
+
+
+class Quiet:
+    """A Report that keeps notes and shows nothing."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def progress(self, task: str, done: int, total: int | None, unit: str = "B") -> None:
+        pass
