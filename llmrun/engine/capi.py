@@ -1,0 +1,197 @@
+"""The only door to llama.cpp: the binding module, its log, its abort handler and ggml's own functions.
+
+Only the binding's C interface is imported, under an empty parent package: the package's own `__init__` brings
+numpy, jinja2 and the chat formats, which costs three times as much start-up.
+"""
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from llmrun.errors import EngineError
+
+LOG_INFO, LOG_WARN, LOG_ERROR, LOG_DEBUG, LOG_CONTINUED = 1, 2, 3, 4, 5
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+# enum ggml_backend_dev_type, ggml/include/ggml-backend.h
+_DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device of the loaded build. Sizes in bytes, as the backend reports them now."""
+
+    name: str
+    description: str
+    kind: DeviceKind
+    total_bytes: int
+    free_bytes: int
+
+
+class Log:
+    """llama.cpp's log: the last lines are kept for error messages, all go to `sink` when one is set."""
+
+    def __init__(self) -> None:
+        self.lines: deque[tuple[int, str]] = deque(maxlen=4000)
+        self.sink: Callable[[int, str], None] | None = None
+
+    def add(self, level: int, text: str) -> None:
+        if level == LOG_CONTINUED and self.lines:
+            level, start = self.lines.pop()
+            text = start + text
+        self.lines.append((level, text))
+        if self.sink is not None and text.endswith("\n"):
+            self.sink(level, text.rstrip("\n"))
+
+    def errors(self) -> list[str]:
+        """What llama.cpp said went wrong, oldest first, without its function-name prefixes."""
+        said = []
+        for level, text in self.lines:
+            where, _, what = text.strip().partition(": ")
+            if level == LOG_ERROR and (what or where):
+                said.append(what if what and where.isidentifier() else text.strip())
+        return said
+
+    def last_error(self, otherwise: str) -> str:
+        errors = self.errors()
+        return errors[-1] if errors else otherwise
+
+
+log = Log()
+_callbacks: list[Any] = []  # ctypes callbacks must outlive the library's use of them
+
+
+def _set_environment() -> None:
+    # A short spin at OpenMP barriers: with busy neighbours the default spins a whole time slice away.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Without this an abort starts a debugger where one is installed.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+
+@functools.cache
+def lib() -> Any:
+    """The module `llama_cpp.llama_cpp`, its backend initialised. Raises EngineError where it is not installed."""
+    _set_environment()
+    spec = importlib.util.find_spec("llama_cpp")
+    if spec is None or not spec.submodule_search_locations:
+        raise EngineError("llama-cpp-python is not installed", "pip install llama-cpp-python")
+    imported = "llama_cpp" in sys.modules
+    if not imported:
+        parent = types.ModuleType("llama_cpp")
+        parent.__path__ = list(spec.submodule_search_locations)
+        parent.__spec__ = spec
+        sys.modules["llama_cpp"] = parent
+    try:
+        binding = importlib.import_module("llama_cpp.llama_cpp")
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise EngineError(f"llama.cpp's library does not load: {error}", "llmrun doctor") from error
+    finally:
+        if not imported:
+            del sys.modules["llama_cpp"]
+    _install_callbacks(binding)
+    binding.llama_backend_init()
+    return binding
+
+
+def _install_callbacks(binding: Any) -> None:
+    @binding.llama_log_callback  # type: ignore[untyped-decorator]
+    def on_log(level: int, text: bytes, _user_data: Any) -> None:
+        log.add(level, text.decode("utf-8", "replace"))
+
+    def give_up(message: bytes) -> None:
+        # The process cannot go on: ggml calls abort() when this returns.
+        os.write(2, b"error: llama.cpp gave up: " + message.strip() + b"\n")
+        os.write(2, b"hint: the model file is likely damaged or not supported; llmrun doctor names this build\n")
+        os._exit(1)
+
+    on_abort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(give_up)
+    binding.llama_log_set(on_log, ctypes.c_void_p(0))
+    _callbacks.extend([on_log, on_abort])
+    set_abort = _find(binding, "ggml_set_abort_callback")
+    set_abort.restype = ctypes.c_void_p
+    set_abort(on_abort)
+
+
+def _find(binding: Any, name: str) -> Any:
+    # The wheel holds several copies of libggml; only the ones libllama is linked to share its state.
+    try:
+        return getattr(binding._lib, name)
+    except AttributeError:
+        if sys.platform != "win32":
+            raise EngineError(f"this llama.cpp build has no {name}", "llmrun doctor names the build") from None
+    # Windows does not resolve through a library's own imports: ask the DLLs that are already loaded.
+    for dll in ("ggml-base.dll", "ggml.dll", "ggml-cpu.dll"):
+        function = getattr(ctypes.CDLL(dll), name, None)
+        if function is not None:
+            return function
+    raise EngineError(f"this llama.cpp build has no {name}", "llmrun doctor names the build")
+
+
+@functools.cache
+def ggml(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
+    """A function of ggml itself, which the binding does not declare. Raises EngineError where it is missing."""
+    function = _find(lib(), name)
+    function.restype = restype
+    function.argtypes = list(argtypes)
+    return function  # type: ignore[no-any-return]
+
+
+def devices() -> tuple[DeviceInfo, ...]:
+    """Every device the loaded build can compute on, the CPU included."""
+    get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    return tuple(_describe_device(get(i)) for i in range(ggml("ggml_backend_dev_count", ctypes.c_size_t)()))
+
+
+def device_handles() -> dict[str, int]:
+    """Device name -> ggml_backend_dev_t, for `llama_model_params.devices`."""
+    get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    handles = [get(i) for i in range(ggml("ggml_backend_dev_count", ctypes.c_size_t)())]
+    return {_describe_device(handle).name: handle for handle in handles}
+
+
+def _describe_device(handle: int) -> DeviceInfo:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    name = ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    kind = ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    size_p = ctypes.POINTER(ctypes.c_size_t)
+    ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)(handle, free, total)
+    return DeviceInfo(
+        name(handle).decode("utf-8", "replace"),
+        description(handle).decode("utf-8", "replace"),
+        _DEVICE_KINDS.get(kind(handle), "accel"),
+        total.value,
+        free.value,
+    )
+
+
+def backends() -> tuple[str, ...]:
+    """Names of the compiled-in backends, such as CPU, CUDA, Metal, RPC."""
+    get = ggml("ggml_backend_reg_get", ctypes.c_void_p, ctypes.c_size_t)
+    name = ggml("ggml_backend_reg_name", ctypes.c_char_p, ctypes.c_void_p)
+    count = ggml("ggml_backend_reg_count", ctypes.c_size_t)()
+    return tuple(name(get(i)).decode("utf-8", "replace") for i in range(count))
+
+
+def version() -> str:
+    """llama.cpp's own version text."""
+    return str(lib().llama_version().decode("utf-8", "replace"))
+
+
+def library_dir() -> Path:
+    """The folder libllama was loaded from (`LLAMA_CPP_LIB_PATH` moves it)."""
+    return Path(lib()._base_path)
+
+
+def system_info() -> str:
+    """CPU features and backends in use, as llama.cpp prints them."""
+    return str(lib().llama_print_system_info().decode("utf-8", "replace")).strip()

@@ -1,0 +1,87 @@
+"""What the engine is asked for, and what it tells while it works. Times are `time.perf_counter()` seconds."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from llmrun.engine.params import SamplingParams
+
+FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue. Without `max_tokens` it runs to an end token or the end of the context.
+
+    `logprobs` asks for the log-probabilities of that many likeliest tokens; `show_special` renders control tokens."""
+
+    tokens: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int = 0
+    show_special: bool = False
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """A chosen token's natural-log probability before sampling, and the likeliest (token, logprob) beside it."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass
+class Timings:
+    """When things happened to one request. `token_at` holds one time for each generated token."""
+
+    submitted_at: float
+    started_at: float = 0.0
+    prefilled_at: float = 0.0
+    token_at: list[float] = field(default_factory=list)
+    ended_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Started:
+    """The request left the queue; `cached_tokens` of its prompt were already in the KV cache."""
+
+    request_id: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True)
+class Prefilling:
+    """`done` of the prompt's `total` tokens are in the KV cache."""
+
+    request_id: int
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token. `text` is what became certain with it, which may be nothing."""
+
+    request_id: int
+    token: int
+    text: str
+    logprob: Logprob | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The request is over. `text` is what was held back until now; `tokens` all that were generated."""
+
+    request_id: int
+    reason: FinishReason
+    text: str
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    error: str = ""
+    hint: str = ""
+
+
+Event = Started | Prefilling | Token | Finished
