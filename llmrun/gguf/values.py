@@ -1,0 +1,98 @@
+"""Values of GGUF metadata: scalars are plain Python, arrays stay bytes until somebody looks into them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from struct import Struct
+from typing import overload
+
+UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
+
+SCALARS = {
+    UINT8: Struct("<B"),
+    INT8: Struct("<b"),
+    UINT16: Struct("<H"),
+    INT16: Struct("<h"),
+    UINT32: Struct("<I"),
+    INT32: Struct("<i"),
+    FLOAT32: Struct("<f"),
+    BOOL: Struct("<?"),
+    UINT64: Struct("<Q"),
+    INT64: Struct("<q"),
+    FLOAT64: Struct("<d"),
+}
+
+VALUE_TYPE_NAMES = (
+    "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64",
+)  # fmt: skip
+
+_U64 = SCALARS[UINT64]
+
+
+def decode_text(raw: bytes | bytearray) -> str:
+    """Bytes that are not UTF-8 become U+FFFD, so that one bad string does not cost the others."""
+    return raw.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, eq=False)
+class NumberArray(Sequence[int | float | bool]):
+    """An array of numbers or booleans inside a header, decoded when first used."""
+
+    type: int
+    raw: bytes
+
+    @cached_property
+    def numbers(self) -> tuple[int | float | bool, ...]:
+        return tuple(value for (value,) in SCALARS[self.type].iter_unpack(self.raw))
+
+    def __len__(self) -> int:
+        return len(self.raw) // SCALARS[self.type].size
+
+    @overload
+    def __getitem__(self, index: int) -> int | float | bool: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int | float | bool, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | float | bool | tuple[int | float | bool, ...]:
+        return self.numbers[index]
+
+    def __iter__(self) -> Iterator[int | float | bool]:
+        return iter(self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class StringArray(Sequence[str]):
+    """An array of strings inside a header; `raw` was walked to its end when the header was read."""
+
+    n_strings: int
+    raw: bytes
+    type: int = STRING
+
+    @cached_property
+    def encoded(self) -> tuple[bytes, ...]:
+        """The strings as the bytes they are stored in."""
+        out, at, raw, unpack = [], 0, self.raw, _U64.unpack_from
+        for _ in range(self.n_strings):
+            end = at + 8 + unpack(raw, at)[0]
+            out.append(raw[at + 8 : end])
+            at = end
+        return tuple(out)
+
+    @cached_property
+    def strings(self) -> tuple[str, ...]:
+        return tuple(map(decode_text, self.encoded))
+
+    def __len__(self) -> int:
+        return self.n_strings
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        return self.strings[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.strings)
+
+
+Value = int | float | bool | str | NumberArray | StringArray

@@ -1,0 +1,37 @@
+"""Fixtures for all tests: a tiny model, the real one, and a clean home for each test."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.real import smollm2_path
+from tests.tiny import tiny_gguf
+
+_OURS = ("LLMRUN_", "LLAMA_ARG_", "HF_", "HUGGINGFACE_", "OLLAMA_", "XDG_")
+_TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary LLMRUN_HOME and home directory; no setting of the person who runs the tests leaks in."""
+    for name in list(os.environ):
+        if (name.startswith(_OURS) and name != "LLMRUN_TEST_MODELS") or name in _TERMINAL:
+            monkeypatch.delenv(name)
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("LLMRUN_HOME", str(folder / "llmrun"))
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(folder))
+    return folder / "llmrun"
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A llama of 2 layers with a ChatML template. Shared: do not write to it."""
+    return tiny_gguf(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The real default model."""
+    return smollm2_path()
