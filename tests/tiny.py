@@ -76,6 +76,7 @@ def tiny_gguf(
     may return another array, or None to leave the tensor out.
     """
     tied = tied or arch in _POST_NORM
+    n_head_kv = n_head if arch == "bert" else n_head_kv
     shape = Shape(arch, n_layer, n_embd, n_head, n_head_kv, n_ff, n_vocab, n_ctx_train, n_expert, tied)
     writer = gguf.GGUFWriter(path, arch)
     kv: dict[str, Any] = {}
