@@ -55,6 +55,12 @@ class TemplateError(LlmrunError):
     """A chat template does not compile, refuses the messages, or exceeds its limits."""
 
 
+class TemplateRefusedError(TemplateError):
+    """A chat template refuses the messages it was given, in its own words."""
+
+    exit_status = 2
+
+
 class GrammarError(UsageError):
     """A grammar or JSON schema that cannot be enforced."""
 
