@@ -8,7 +8,8 @@ from pathlib import Path
 
 from llmrun.machine.kernel_files import read
 
-SHORTEST_S = 0.05  # the kernel counts in steps of 0.01 s
+TICK_S = 0.01  # of /proc/stat, on every architecture that llama.cpp runs on
+SHORTEST_S = 0.05  # a few ticks: below it the counters say nothing
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,6 @@ class CpuReading:
 
 def _busy_linux(proc: Path) -> dict[int, float]:
     """user, nice, system, irq, softirq and steal of each CPU; not idle, iowait, nor guest (it is in user)."""
-    tick_s = 1 / os.sysconf("SC_CLK_TCK")
     busy: dict[int, float] = {}
     for line in read(proc / "stat").splitlines():
         if not line.startswith("cpu"):
@@ -48,7 +48,7 @@ def _busy_linux(proc: Path) -> dict[int, float]:
         name, *fields = line.split()
         if name != "cpu" and len(fields) >= 8:
             ticks = [int(field) for field in fields[:8]]
-            busy[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4]) * tick_s
+            busy[int(name[3:])] = (sum(ticks) - ticks[3] - ticks[4]) * TICK_S
     return busy
 
 
