@@ -1,0 +1,1 @@
+"""Which file does this name mean? References, catalogue, store and sources."""
