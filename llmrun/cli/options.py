@@ -1,0 +1,123 @@
+"""The settings that several commands share: each has one name as flag, `models.toml` key, `/set` key and JSON field.
+
+A command takes a group of them as one parameter; `with_groups` spreads the group's fields into the signature
+that Typer reads, and gathers them again.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from llmrun.errors import UsageError
+
+
+def setting(flags: str, help: str, **more: Any) -> Any:
+    """A Typer option with its environment twin: `--top-k` is also LLMRUN_TOP_K."""
+    names = flags.split()
+    long = next(name for name in names if name.startswith("--"))
+    twin = "LLMRUN_" + long.split("/")[0].removeprefix("--").upper().replace("-", "_")
+    return typer.Option(*names, help=help, envvar=twin, show_default=False, show_envvar=False, **more)
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """How the next token is chosen. None: the model's default (`models.toml`, then the file, then llmrun's)."""
+
+    seed: Annotated[int | None, setting("--seed", "Repeat a run with its seed; -1 draws one.")] = None
+    temp: Annotated[float | None, setting("--temp --temperature", "Temperature; 0 is greedy.")] = None
+    top_k: Annotated[int | None, setting("--top-k", "Keep the K likeliest tokens; 0 keeps all.")] = None
+    top_p: Annotated[float | None, setting("--top-p", "Keep the likeliest tokens up to this mass.")] = None
+    min_p: Annotated[float | None, setting("--min-p", "Drop tokens less likely than this share of the best.")] = None
+    repeat_penalty: Annotated[float | None, setting("--repeat-penalty", "Penalty on recent tokens; 1 is off.")] = None
+    repeat_last_n: Annotated[int | None, setting("--repeat-last-n", "Tokens that penalties look back on.")] = None
+    presence_penalty: Annotated[float | None, setting("--presence-penalty", "Penalty on tokens present.")] = None
+    frequency_penalty: Annotated[float | None, setting("--frequency-penalty", "Penalty per occurrence.")] = None
+    ignore_eos: Annotated[bool, setting("--ignore-eos", "Go on past the end token.")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadOptions:
+    """How the model is loaded and how much it may hold."""
+
+    ctx: Annotated[
+        str | None, setting("-c --ctx --ctx-size", "Context in tokens, or auto.", metavar="N|auto")
+    ] = None
+    threads: Annotated[int | None, setting("-t --threads", "CPU threads (default: chosen from cores and load).")] = None
+    gpu_layers: Annotated[
+        str | None, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|N")
+    ] = None
+    batch: Annotated[int | None, setting("-b --batch --batch-size", "Most tokens computed in one step.")] = None
+    ubatch: Annotated[int | None, setting("-ub --ubatch --ubatch-size", "Tokens computed in one pass.")] = None
+    flash_attn: Annotated[str | None, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off")] = None
+    kv_type: Annotated[str | None, setting("--kv-type", "Type of the KV cache, such as q8_0.", metavar="K[,V]")] = None
+    cache_type_k: Annotated[str | None, typer.Option("-ctk", "--cache-type-k", hidden=True)] = None
+    cache_type_v: Annotated[str | None, typer.Option("-ctv", "--cache-type-v", hidden=True)] = None
+    no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False
+    mlock: Annotated[bool, setting("--mlock", "Keep the weights from being swapped out.")] = False
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputOptions:
+    """What is said beside the answer."""
+
+    quiet: Annotated[bool, setting("-q --quiet", "No statistics line.")] = False
+    verbose: Annotated[bool, setting("-v --verbose", "Say more, llama.cpp's log included.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False
+
+
+GROUPS = (SamplingOptions, LoadOptions, OutputOptions)
+
+
+def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Typer see the fields of each option group among the function's parameters as options of their own."""
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if hint in GROUPS}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name in groups:
+            parameters += _spread(groups[parameter.name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+
+    def gathered(**values: Any) -> Any:
+        for name, group in groups.items():
+            fields = [field.name for field in dataclasses.fields(group)]
+            values[name] = group(**{field: values.pop(field) for field in fields})
+        return function(**values)
+
+    gathered.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    gathered.__doc__ = function.__doc__
+    return gathered
+
+
+def _spread(group: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def llama_cpp_flags(arguments: list[str]) -> list[str]:
+    """llama.cpp's one-dash long flags, which Typer would read as clusters of short ones."""
+    twins = {"-ngl": "--gpu-layers", "-n-predict": "--max-tokens", "-sys": "--system"}
+    return [twins.get(argument, argument) for argument in arguments]
+
+
+def count(value: str | None, name: str, words: tuple[str, ...]) -> int | str | None:
+    """A setting that is a number of at least 0 or one of `words`. Raises UsageError."""
+    if value is None or value.lower() in words:
+        return value.lower() if value else None
+    try:
+        number = int(value)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise UsageError(f"--{name} {value} is neither a number nor {' nor '.join(words)}")
+    return number

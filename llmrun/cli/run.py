@@ -1,0 +1,65 @@
+"""`llmrun run`: one prompt, one answer."""
+
+from typing import Annotated
+
+import typer
+
+from llmrun.cli import prompt as prompts
+from llmrun.cli.options import LoadOptions, OutputOptions, SamplingOptions, setting, with_groups
+from llmrun.errors import UsageError
+
+
+@with_groups
+def command(
+    words: Annotated[list[str] | None, typer.Argument(metavar="MODEL [PROMPT]...", show_default=False)] = None,
+    *,
+    model: Annotated[str | None, typer.Option("-m", "--model", help="The model, instead of the first word.")] = None,
+    system: Annotated[str | None, setting("-s --system", "System message.")] = None,
+    file: Annotated[list[str] | None, typer.Option("-f", "--file", help="A file to put before the prompt.")] = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Encoding of files and standard input.")] = "utf-8",
+    max_tokens: Annotated[int | None, setting("-n --max-tokens --n-predict", "Most tokens to generate.")] = None,
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="End the answer at this text; repeatable.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: the prompt as it is.")] = False,
+    no_special: Annotated[bool, typer.Option("--no-special", help="With --raw: control tokens are text.")] = False,
+    template: Annotated[str | None, setting("--template", "Chat template.", metavar="NAME|FILE")] = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    no_stream: Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is whole.")] = False,
+    show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print the prompt on stderr.")] = False,
+    show_tokens: Annotated[bool, typer.Option("--show-tokens", help="Print its token ids on stderr.")] = False,
+    sampling: SamplingOptions,
+    load: LoadOptions,
+    output: OutputOptions,
+) -> None:
+    """Answer one prompt: files, then standard input, then the words, in that order.
+
+    llmrun run smollm2 "Why is the sky blue?"
+
+    cat notes.txt | llmrun run smollm2 "Summarise this"
+    """
+    from llmrun.cli.answering import AnswerOptions, answer_prompt
+
+    options = AnswerOptions(
+        system=system,
+        max_tokens=_limit(max_tokens),
+        stop=tuple(stop or ()),
+        raw=raw,
+        special=not no_special,
+        json=json,
+        stream=not (json or no_stream),
+        show_prompt=show_prompt,
+        show_tokens=show_tokens,
+        template=template,
+    )
+    words = list(words or [])
+    reference = model if model is not None else (words.pop(0) if words else None)
+    text = prompts.gather(file or [], words, encoding)
+    if not text.strip():
+        raise UsageError("the prompt is empty", 'llmrun run MODEL "PROMPT", or pipe text into it')
+    raise typer.Exit(answer_prompt(reference, text, options, sampling, load, output))
+
+
+def _limit(max_tokens: int | None) -> int | None:
+    """-1 is no limit, as in llama.cpp. Raises UsageError for other negative numbers."""
+    if max_tokens is not None and max_tokens < -1:
+        raise UsageError(f"--max-tokens {max_tokens} is negative")
+    return None if max_tokens == -1 else max_tokens
