@@ -1,11 +1,10 @@
 """Names that come from outside: checked before one becomes a path, escaped before one is shown."""
 
-import unicodedata
 from pathlib import PurePosixPath
 
 from llmrun.errors import DownloadError
 
-# Control, format (bidirectional overrides, zero width), line separators, unassigned, private use, lone surrogates.
+# Control, format (bidirectional, zero width), line separators, unassigned, private use, lone surrogates.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cn", "Co", "Cs"}
 
 
@@ -13,6 +12,8 @@ def visible(text: str) -> str:
     """`text` with every character that a terminal would obey, or not show, written as its escape."""
     if text.isascii() and text.isprintable():
         return text
+    import unicodedata
+
     return "".join(
         char.encode("unicode_escape").decode("ascii") if unicodedata.category(char) in _HIDDEN else char
         for char in text

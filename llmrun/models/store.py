@@ -1,9 +1,9 @@
 """llmrun's own models: blobs named by their sha256, and one small manifest a name. Knows no source.
 
-    blobs/sha256-<hex>       whole and verified, never written in place
-    manifests/<name>.json    what a name stands for; several may share a blob
-    work/<name>/             downloads under way, kept for resuming, never listed
-    locks/                   one download of one model at a time
+blobs/sha256-<hex>       whole and verified, never written in place
+manifests/<name>.json    what a name stands for; several may share a blob
+work/<name>/             downloads under way, kept for resuming, never listed
+locks/                   one download of one model at a time
 """
 
 import json
