@@ -174,9 +174,7 @@ def _hub(text: str, rest: str) -> HubRef:
         return _hub_page(text, rest)
     repo = re.fullmatch(_REPO, f"{org}/{name}", re.ASCII)
     if not repo or not filename:
-        raise UsageError(
-            f"'{_short(text)}' names no Hugging Face repo", "write hf:ORG/REPO or hf:ORG/REPO:QUANT"
-        )
+        raise UsageError(f"'{_short(text)}' names no Hugging Face repo", "write hf:ORG/REPO or hf:ORG/REPO:QUANT")
     return HubRef(repo[1], revision=_unquoted(repo[2]), filename=_inside_repo(filename))
 
 
@@ -224,9 +222,7 @@ def _ollama(text: str, rest: str) -> OllamaRef:
 def _pypi(text: str, rest: str) -> PypiRef:
     parts = [re.fullmatch(_WHEEL_PART, part, re.ASCII) for part in rest.split(",")]
     if not all(parts) or visible(text) != text:
-        raise UsageError(
-            f"'{_short(text)}' names no file in a wheel", "write pypi:PACKAGE==VERSION/PATH/IN/WHEEL"
-        )
+        raise UsageError(f"'{_short(text)}' names no file in a wheel", "write pypi:PACKAGE==VERSION/PATH/IN/WHEEL")
     return PypiRef(tuple(WheelPart(*part.groups()) for part in parts if part))
 
 

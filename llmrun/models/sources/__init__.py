@@ -1,4 +1,4 @@
-"""Where a model's bytes come from: one module each, all of this shape. Sources know the store, never the reverse."""
+"""Where a model's bytes come from: one module each, all of one shape. They know the store, never the reverse."""
 
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -11,7 +11,7 @@ Kind = Literal["gguf", "checkpoint"]
 
 
 class Want(NamedTuple):
-    """One source to try. `name` is what the store files it under: the alias, or the reference's canonical text."""
+    """One source to try. `name` is what the store files it under: the alias, or the canonical reference."""
 
     name: str
     ref: Ref
@@ -22,7 +22,7 @@ class Want(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A model on this machine: `paths` in part order (the loader opens the first; a checkpoint is its folder)."""
+    """A model on this machine: its files in part order, or a checkpoint's folder."""
 
     paths: tuple[Path, ...]
     kind: Kind = "gguf"
