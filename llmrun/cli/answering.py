@@ -139,7 +139,7 @@ def run_settings(
     params: SamplingParams, wish: ContextWish, engine: Engine, threads: ThreadChoice, load: LoadOptions
 ) -> dict[str, Any]:
     """What it takes to repeat the run, under the names of the flags."""
-    settings = dict(vars(params)) | {
+    return dict(vars(params)) | {
         "n_ctx": engine.n_ctx_seq,
         "threads": threads.n,
         "gpu_layers": load.gpu_layers or "auto",
@@ -148,7 +148,6 @@ def run_settings(
         "batch": wish.n_batch,
         "ubatch": wish.n_ubatch,
     }
-    return settings
 
 
 def _show(prompt: Prompt, tokens: list[int], options: AnswerOptions, piece: Any) -> None:

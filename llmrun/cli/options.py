@@ -42,17 +42,19 @@ class SamplingOptions:
 class LoadOptions:
     """How the model is loaded and how much it may hold."""
 
-    ctx: Annotated[
-        str | None, setting("-c --ctx --ctx-size", "Context in tokens, or auto.", metavar="N|auto")
-    ] = None
-    threads: Annotated[int | None, setting("-t --threads", "CPU threads (default: chosen from cores and load).")] = None
+    ctx: Annotated[str | None, setting("-c --ctx --ctx-size", "Context in tokens, or auto.", metavar="N|auto")] = None
+    threads: Annotated[int | None, setting("-t --threads", "CPU threads; chosen from cores and load.")] = (
+        None
+    )
     gpu_layers: Annotated[
         str | None, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|N")
     ] = None
     batch: Annotated[int | None, setting("-b --batch --batch-size", "Most tokens computed in one step.")] = None
     ubatch: Annotated[int | None, setting("-ub --ubatch --ubatch-size", "Tokens computed in one pass.")] = None
     flash_attn: Annotated[str | None, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off")] = None
-    kv_type: Annotated[str | None, setting("--kv-type", "Type of the KV cache, such as q8_0.", metavar="K[,V]")] = None
+    kv_type: Annotated[str | None, setting("--kv-type", "KV cache type, such as q8_0.", metavar="K[,V]")] = (
+        None
+    )
     cache_type_k: Annotated[str | None, typer.Option("-ctk", "--cache-type-k", hidden=True)] = None
     cache_type_v: Annotated[str | None, typer.Option("-ctv", "--cache-type-v", hidden=True)] = None
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False

@@ -13,14 +13,14 @@ def gather(files: Sequence[str], words: Sequence[str], encoding: str) -> str:
     """The parts in that order, a blank line between them, so that a document stays a reusable prefix.
 
     Raises UsageError for an empty prompt and for bytes that are no text in `encoding`."""
-    parts = [_read_file(name, encoding) for name in files]
+    parts = [read_file(name, encoding) for name in files]
     if not is_terminal(sys.stdin):
-        parts.append(_read_stdin(encoding))
+        parts.append(read_stdin(encoding))
     parts.append(" ".join(words))
     return "\n\n".join(part.rstrip("\n") if part is not parts[-1] else part for part in parts if part.strip())
 
 
-def _read_file(name: str, encoding: str) -> str:
+def read_file(name: str, encoding: str) -> str:
     path = paths.expand(name)
     try:
         return decode(path.read_bytes(), name, encoding)
@@ -28,7 +28,7 @@ def _read_file(name: str, encoding: str) -> str:
         raise UsageError(f"cannot read {name}: {error.strerror}") from error
 
 
-def _read_stdin(encoding: str) -> str:
+def read_stdin(encoding: str) -> str:
     if sys.stdin is None:  # closed by the caller, as `<&-` does
         return ""
     return decode(sys.stdin.buffer.read(), "standard input", encoding)

@@ -19,6 +19,7 @@ class ModelSettings:
     gpu_layers: int = -1
     mmap: bool = True
     mlock: bool = False
+    vocab_only: bool = False
 
 
 class Vocab:
@@ -120,6 +121,7 @@ class Model:
         params = lib.llama_model_default_params()
         params.n_gpu_layers = settings.gpu_layers
         params.load_mode = _load_mode(lib, settings)
+        params.vocab_only = settings.vocab_only
         stopped = False
 
         def progress(fraction: float, _user_data: Any) -> bool:

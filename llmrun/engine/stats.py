@@ -1,5 +1,6 @@
 """What one request's event times mean: TTFT, prefill and decode speed, inter-token latency. Pure arithmetic."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,7 @@ def measure(finished: Finished) -> Speed:
     prefill_s = max(0.0, times.prefilled_at - started)
     processed = finished.prompt_tokens - finished.cached_tokens
     decode_s = tokens[-1] - tokens[0] if tokens else 0.0
-    gaps = [later - earlier for earlier, later in zip(tokens, tokens[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tokens)]
     return Speed(
         ttft_s=tokens[0] - times.submitted_at if tokens else None,
         prefill_s=prefill_s,

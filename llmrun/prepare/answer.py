@@ -133,6 +133,6 @@ def peak_rss_bytes() -> int:
     except ImportError:  # Windows
         import psutil
 
-        return int(psutil.Process().memory_info().peak_wset)
+        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return int(peak if sys.platform == "darwin" else peak * 1024)

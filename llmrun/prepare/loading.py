@@ -9,7 +9,7 @@ from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import LlmrunError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import open_header
-from llmrun.gguf.info import ModelInfo, read_info
+from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.models import resolve
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.models.store import Store
@@ -35,7 +35,7 @@ class Loading:
         self.path: Path = found.paths[0]
         self.header = open_header(self.path)
         check_model(self.header)
-        self.info: ModelInfo = read_info(self.header)
+        self.info: ModelInfo = model_info(self.header, *map(open_header, found.paths[1:]))
         self.settings = settings
         self.load_s = 0.0
         self._report = report

@@ -48,7 +48,10 @@ def chat_prompt(
     """The messages through the model's template, or the `wanted` one (a name or a file); None without any.
 
     Raises TemplateError."""
-    picked = pick(info.templates, wanted)
+    templates = dict(info.named_templates)
+    if info.chat_template is not None:
+        templates["default"] = info.chat_template
+    picked = pick(templates, wanted)
     if picked is None:
         return None
     name, source = picked

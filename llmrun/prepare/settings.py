@@ -10,17 +10,20 @@ from llmrun.errors import UsageError
 
 AUTO_ANSWER = 4096  # tokens of room that `-c auto` leaves for an answer without -n
 CTX_STEP = 256  # llama.cpp pads the KV cache to this
+# general.sampling.* of a GGUF file, where its name is not the setting's own
+FILE_NAMES = {"penalty_repeat": "repeat_penalty", "penalty_last_n": "repeat_last_n", "temperature": "temp"}
 
 
 def merge_sampling(
-    given: Mapping[str, Any], catalogue: Mapping[str, Any], file: Mapping[str, float], **fixed: Any
+    given: Mapping[str, Any], catalogue: Mapping[str, Any], file: Mapping[str, Any], **fixed: Any
 ) -> SamplingParams:
     """Keys are field names (`top_k`) or flag names (`top-k`); None and absent values are not given."""
     names = {field.name for field in fields(SamplingParams)}
     values: dict[str, Any] = {}
-    for source in (file, catalogue, given):
+    numbers = {key: value for key, value in file.items() if isinstance(value, int | float)}
+    for source in (numbers, catalogue, given):
         for key, value in source.items():
-            name = key.replace("-", "_")
+            name = FILE_NAMES.get(key, key.replace("-", "_"))
             if name in names and value is not None:
                 values[name] = value
     seed = values.get("seed")
