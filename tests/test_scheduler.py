@@ -39,7 +39,11 @@ def test_decoding_comes_before_prompts_and_the_budget_holds() -> None:
     first.n_kv = 8
     first.tokens.append(7)
     chunks = scheduler.chunks()
-    assert [(c.sequence.request_id, c.n_tokens, c.last) for c in chunks] == [(1, 1, True), (2, 8, True), (3, 1, False)]
+    assert [(c.sequence.request_id, c.n_tokens, c.last) for c in chunks] == [
+        (1, 1, True),
+        (2, 8, True),
+        (3, 1, False),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -19,7 +19,7 @@ from llmrun.errors import UsageError
 from llmrun.machine.load import CpuReading
 from llmrun.machine.threads import ThreadChoice
 from llmrun.models.catalog import Catalog
-from llmrun.prepare.answer import answer, model_facts
+from llmrun.prepare.answer import answer, model_facts, present
 from llmrun.prepare.loading import Loading, find, open_catalog
 from llmrun.prepare.opening import open_engine, pick_n_ctx, pick_threads
 from llmrun.prepare.prompt import Prompt, chat_prompt, raw_prompt, tokenize
@@ -80,7 +80,8 @@ def answer_prompt(
         settings = run_settings(params, wish, engine, threads, load)
         facts = model_facts(loading.info, found.name, str(loading.path))
         notes = tuple(report.notes)
-        print_json(answer(streamed.finished, streamed.text, facts, settings, loading.load_s, notes))
+        result = answer(streamed.finished, streamed.text, facts, settings, loading.load_s, notes)
+        print_json(present(result))
     if not output.quiet:
         where = f"cpu {threads.n} thread{'s' if threads.n > 1 else ''}"
         line = stats_line(streamed.finished, loading.load_s, engine.n_ctx_seq, where)

@@ -5,7 +5,6 @@ Times in seconds, speeds in tokens per second, sizes in bytes.
 
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 from llmrun import __version__
@@ -117,12 +116,20 @@ def answer(
     )
 
 
+def present(result: Answer) -> dict[str, Any]:
+    """The answer's fields, without the optional parts that are not there."""
+    fields = vars(result)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def model_facts(info: ModelInfo, ref: str, path: str) -> ModelFacts:
     return ModelFacts(ref, path, info.arch, info.quant, info.n_params, info.size_bytes)
 
 
 def build() -> Build:
     """The versions at work: numbers and texts are comparable only under the same ones."""
+    from importlib import metadata
+
     return Build(__version__, metadata.version("llama-cpp-python"), capi.version(), capi.backends())
 
 
