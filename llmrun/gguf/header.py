@@ -8,7 +8,9 @@ known here. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
+from struct import Struct
 from typing import NoReturn
 
 from llmrun.errors import ModelFileError, NotFoundError
@@ -35,6 +37,7 @@ _MAX_HEADER = 128 << 20  # the largest known headers (400k tokens and as many me
 _MAX_KEYS = 1 << 16
 _MAX_KEY_BYTES = (1 << 16) - 1
 _MAX_ARRAY = 1 << 24
+_MAX_STRINGS = 1 << 22
 _MAX_TENSORS = 1 << 17
 _MAX_NAME_BYTES = 63  # GGML_MAX_NAME - 1
 _MAX_DIMS = 4
@@ -42,6 +45,7 @@ _MAX_ALIGNMENT = 1 << 21
 _MAX_FILE = 1 << 50
 _MIN_KEY_RECORD = 8 + 1 + 4 + 1
 _MIN_TENSOR_RECORD = 8 + 4 + 4 + 8
+_TENSOR_TAILS = tuple(Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1))
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,7 @@ class TensorInfo:
 
     @property
     def n_elements(self) -> int:
-        n = 1
-        for dim in self.shape:
-            n *= dim
-        return n
+        return prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,23 @@ def read_header(read: Read, file_size: int, name: str) -> Header:
     alignment = _alignment(source, metadata, types)
     tensors = _read_tensors(source, n_tensors, alignment)
     data_offset = _pad(source.pos, alignment) if tensors else source.pos
-    return Header(name, version, metadata, types, tensors, data_offset, alignment, file_size, tuple(not_utf8))
+    header = Header(
+        name, version, metadata, types, tensors, data_offset, alignment, file_size, tuple(not_utf8)
+    )
+    _refuse_joined(header, read)
+    return header
+
+
+def _refuse_joined(header: Header, read: Read) -> None:
+    """Split parts that were put together with `cat`: after the first one's end another GGUF begins."""
+    n_parts = header.metadata.get("split.count", 1)
+    if not isinstance(n_parts, int) or n_parts < 2 or header.file_size <= header.expected_size:
+        return
+    if b"GGUF" in read(header.expected_size, header.alignment + 4):
+        raise ModelFileError(
+            f"{header.name} is {n_parts} parts of a split model joined byte by byte, which makes no GGUF",
+            "keep the parts as separate files and name the first, or join them with llama-gguf-split --merge",
+        )
 
 
 class _Source:
@@ -148,8 +165,9 @@ class _Source:
 
     def __init__(self, read: Read, file_size: int, name: str) -> None:
         self.read, self.file_size, self.name = read, file_size, name
-        self.buffer = bytearray()
+        self.buffer = b""
         self.pos = 0
+        self.n_strings = 0
 
     def corrupt(self, reason: str) -> NoReturn:
         raise ModelFileError(f"corrupt or malicious: {self.name}: {reason}", "fetch it again")
@@ -163,7 +181,7 @@ class _Source:
 
     def peek(self, n: int) -> bytes:
         self._load(min(n, self.file_size))
-        return bytes(self.buffer[:n])
+        return self.buffer[:n]
 
     def ensure(self, n: int) -> None:
         """Make n bytes from the position available."""
@@ -194,7 +212,7 @@ class _Source:
         self.ensure(n)
         start = self.pos
         self.pos = start + n
-        return bytes(self.buffer[start : self.pos])
+        return self.buffer[start : self.pos]
 
     def string(self, what: str, limit: int = _MAX_HEADER) -> bytes:
         n = self.number(UINT64)
@@ -210,7 +228,10 @@ class _Source:
 
     def strings(self, count: int) -> StringArray:
         """Walk `count` strings without making them: most of the time that reading a header takes."""
-        start = pos = self.pos
+        self.n_strings += count
+        if self.n_strings > _MAX_STRINGS:
+            self.corrupt(f"its arrays claim {self.n_strings} strings")
+        first = pos = self.pos
         unpack, last = SCALARS[UINT64].unpack_from, len(self.buffer) - 8
         for _ in range(count):
             if pos > last:
@@ -218,9 +239,8 @@ class _Source:
                 self.ensure(8)
                 last = len(self.buffer) - 8
             pos += 8 + unpack(self.buffer, pos)[0]
-        self.pos = pos
-        self.ensure(0)
-        return StringArray(count, bytes(self.buffer[start:pos]))
+        self.pos = first
+        return StringArray(count, self.take(pos - first))
 
 
 def _read_metadata(source: _Source, n_keys: int) -> tuple[dict[str, Value], dict[str, int], list[str]]:
@@ -228,10 +248,10 @@ def _read_metadata(source: _Source, n_keys: int) -> tuple[dict[str, Value], dict
     types: dict[str, int] = {}
     not_utf8: list[str] = []
     for index in range(n_keys):
-        raw = source.string(f"the name of metadata key {index}", _MAX_KEY_BYTES)
-        key = raw.decode("utf-8", "backslashreplace")
+        what = f"metadata key {index}"
+        key = _name(source, source.string(f"the name of {what}", _MAX_KEY_BYTES), what)
         if not key or key in metadata:
-            source.corrupt(f"duplicate metadata key {key!r}" if key else f"metadata key {index} has no name")
+            source.corrupt(f"duplicate metadata key {key!r}" if key else f"{what} has no name")
         type = source.number(UINT32)
         if type == ARRAY:
             type = source.number(UINT32)
@@ -275,28 +295,30 @@ def _read_tensors(source: _Source, n_tensors: int, alignment: int) -> tuple[Tens
     tensors: dict[str, TensorInfo] = {}
     next_offset = 0
     for index in range(n_tensors):
-        raw_name = source.string(f"the name of tensor {index}", _MAX_NAME_BYTES)
-        name = raw_name.decode("utf-8", "backslashreplace")
+        name = _name(source, source.string(f"the name of tensor {index}", _MAX_NAME_BYTES), f"tensor {index}")
         if name in tensors:
             source.corrupt(f"duplicate tensor name {name!r}")
-        shape = _read_shape(source, name)
-        type = _tensor_type(source, name, source.number(UINT32))
-        offset = source.number(UINT64)
+        n_dims = source.number(UINT32)
+        if n_dims > _MAX_DIMS:
+            source.corrupt(f"tensor {name!r} claims {n_dims} dimensions; the most is {_MAX_DIMS}")
+        layout = _TENSOR_TAILS[n_dims]
+        *shape, type_id, offset = layout.unpack(source.take(layout.size))
+        type = _tensor_type(source, name, type_id)
         n_bytes = _tensor_bytes(source, name, shape, type)
         if offset != next_offset:
             source.corrupt(f"tensor {name!r} starts at {offset}; after the one before it comes {next_offset}")
-        tensors[name] = TensorInfo(name, shape, type, offset, n_bytes)
+        tensors[name] = TensorInfo(name, tuple(shape), type, offset, n_bytes)
         next_offset = offset + _pad(n_bytes, alignment)
         if next_offset > _MAX_FILE:
             source.corrupt(f"tensor {name!r} would end at byte {next_offset}")
     return tuple(tensors.values())
 
 
-def _read_shape(source: _Source, name: str) -> tuple[int, ...]:
-    n_dims = source.number(UINT32)
-    if n_dims > _MAX_DIMS:
-        source.corrupt(f"tensor {name!r} claims {n_dims} dimensions; the most is {_MAX_DIMS}")
-    return tuple(source.number(UINT64) for _ in range(n_dims))
+def _name(source: _Source, raw: bytes, what: str) -> str:
+    """C code reads a name to its first NUL, and would see another name than we do."""
+    if b"\0" in raw:
+        source.corrupt(f"the name of {what} holds a NUL byte")
+    return raw.decode("utf-8", "backslashreplace")
 
 
 def _tensor_type(source: _Source, name: str, id: int) -> TensorType:
@@ -311,12 +333,10 @@ def _tensor_type(source: _Source, name: str, id: int) -> TensorType:
     return type
 
 
-def _tensor_bytes(source: _Source, name: str, shape: tuple[int, ...], type: TensorType) -> int:
-    n_elements = 1
-    for dim in shape:
-        n_elements *= dim
-    if n_elements >= 1 << 63:
-        source.corrupt(f"tensor {name!r} has shape {list(shape)}: more elements than 64 bits can count")
+def _tensor_bytes(source: _Source, name: str, shape: list[int], type: TensorType) -> int:
+    n_elements = prod(shape)
+    if n_elements >= 1 << 63 or max(shape, default=0) >= 1 << 63:
+        source.corrupt(f"tensor {name!r} has shape {shape}: more elements than 64 bits can count")
     row = shape[0] if shape else 1
     if row % type.block_size:
         source.corrupt(f"tensor {name!r} has rows of {row}; {type.name} needs multiples of {type.block_size}")

@@ -26,8 +26,6 @@ VALUE_TYPE_NAMES = (
     "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64",
 )  # fmt: skip
 
-_U64 = SCALARS[UINT64]
-
 
 def decode_text(raw: bytes | bytearray) -> str:
     """Bytes that are not UTF-8 become U+FFFD, so that one bad string does not cost the others."""
@@ -40,6 +38,9 @@ class NumberArray(Sequence[int | float | bool]):
 
     type: int
     raw: bytes
+
+    def __repr__(self) -> str:
+        return f"NumberArray({len(self)} {VALUE_TYPE_NAMES[self.type]})"
 
     @cached_property
     def numbers(self) -> tuple[int | float | bool, ...]:
@@ -61,20 +62,23 @@ class NumberArray(Sequence[int | float | bool]):
 
 @dataclass(frozen=True, eq=False)
 class StringArray(Sequence[str]):
-    """An array of strings inside a header; `raw` was walked to its end when the header was read."""
+    """An array of strings. `raw` is each length (u64) and its bytes, walked when the header was read."""
 
     n_strings: int
     raw: bytes
-    type: int = STRING
+
+    def __repr__(self) -> str:
+        return f"StringArray({len(self)} strings)"
 
     @cached_property
     def encoded(self) -> tuple[bytes, ...]:
         """The strings as the bytes they are stored in."""
-        out, at, raw, unpack = [], 0, self.raw, _U64.unpack_from
+        out: list[bytes] = []
+        append, unpack, raw, end = out.append, SCALARS[UINT64].unpack_from, self.raw, 0
         for _ in range(self.n_strings):
-            end = at + 8 + unpack(raw, at)[0]
-            out.append(raw[at + 8 : end])
-            at = end
+            start = end + 8
+            end = start + unpack(raw, end)[0]
+            append(raw[start:end])
         return tuple(out)
 
     @cached_property
