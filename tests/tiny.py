@@ -4,6 +4,7 @@ A file is the same for the same arguments. Any text survives tokenizing and deto
 all bytes, a few merges, and control tokens. What a model says is noise; compare tokens, never words.
 """
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +230,32 @@ def _bert_weights(
         for name in ("attn_output_norm", "layer_output_norm"):
             yield f"blk.{layer}.{name}.weight", norm(n_embd)
             yield f"blk.{layer}.{name}.bias", matrix(n_embd)
+
+
+def retype(path: Path, name: str, type_id: int, n_bytes: int) -> None:
+    """Say in the tensor table that F32 tensor `name` is of another type, and cut its data to `n_bytes`.
+
+    For types that the `gguf` package cannot write. Later tensors move up, so the file stays consistent.
+    """
+    from llmrun.gguf.header import open_header
+
+    header, data = open_header(path), bytearray(path.read_bytes())
+    tensor = next(tensor for tensor in header.tensors if tensor.name == name)
+    moved = _padded(tensor.n_bytes) - _padded(n_bytes)
+    for other in header.tensors:
+        at = data.index(struct.pack("<Q", len(other.name)) + other.name.encode()) + 8 + len(other.name)
+        at += 4 + 8 * len(other.shape)
+        if other is tensor:
+            data[at : at + 4] = struct.pack("<I", type_id)
+        elif other.offset > tensor.offset:
+            data[at + 4 : at + 12] = struct.pack("<Q", other.offset - moved)
+    start = header.data_offset + tensor.offset
+    data[start : start + _padded(tensor.n_bytes)] = data[start : start + _padded(n_bytes)]
+    path.write_bytes(data)
+
+
+def _padded(n_bytes: int) -> int:
+    return (n_bytes + 31) // 32 * 32
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
