@@ -74,9 +74,9 @@ _OLLAMA = r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*)(?::([\w.-]+))?"
 _HUB_OTHER_PAGES = ("datasets", "spaces", "collections", "papers", "blog", "docs", "models", "api", "posts")
 
 
-def parse_ref(text: str) -> Ref:
-    """Looks at the disk only to tell an existing `a/b` from a repo. Raises UsageError for anything else."""
-    if _is_path(text):
+def parse_ref(text: str, look: bool = True) -> Ref:
+    """Raises UsageError for what is no reference. `look`: an `a/b` that exists here is a path, not a repo."""
+    if _is_path(text) or (look and _is_there(text)):
         return FileRef(expanded(text))
     text = text.strip()
     if not text:
@@ -136,8 +136,10 @@ def expanded(text: str) -> Path:
 def _is_path(text: str) -> bool:
     if text.startswith(("./", "../", "/", "~", ".\\", "..\\", "\\")) or text in (".", ".."):
         return True
-    if text[1:3] in (":/", ":\\") and text[0].isalpha():
-        return True
+    return text[1:3] in (":/", ":\\") and text[0].isalpha()
+
+
+def _is_there(text: str) -> bool:
     # A bare word is a name first: a folder that happens to be called like a model does not hide it.
     if not any(char in text for char in "/\\ "):
         return False
