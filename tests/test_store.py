@@ -16,8 +16,8 @@ from llmrun.report import Quiet
 
 
 def put(store: Store, name: str, data: bytes, source: str = "url") -> Entry:
-    with store.lock(name, Quiet()):
-        path = store.work_dir(name) / "file"
+    with store.lock(source, Quiet()):
+        path = store.work_dir(source) / "file"
         path.write_bytes(data)
         return store.add(name, source, [Incoming(path, "m.gguf", hashlib.sha256(data).hexdigest())])
 
@@ -161,10 +161,10 @@ def test_a_store_that_cannot_be_written_says_where(tmp_path: Path) -> None:
 
 def _hold(root: Path, ready: "multiprocessing.synchronize.Event", go: "multiprocessing.synchronize.Event") -> None:
     store = Store(root)
-    with store.lock("a", Quiet()):
+    with store.lock("url", Quiet()):
         ready.set()
         go.wait(60)
-        path = store.work_dir("a") / "file"
+        path = store.work_dir("url") / "file"
         path.write_bytes(b"first")
         store.add("a", "url", [Incoming(path, "m.gguf", hashlib.sha256(b"first").hexdigest())])
 
@@ -176,9 +176,9 @@ def test_the_second_fetch_waits_for_the_first_and_says_so(store: Store) -> None:
     other.start()
     assert ready.wait(60)
     report = _Releasing(go)
-    with store.lock("a", report):
+    with store.lock("url", report):
         assert store.find("a") is not None
-    assert report.notes == ["another llmrun is fetching a: waiting for it"]
+    assert report.notes == ["another llmrun is fetching url: waiting for it"]
     other.join(60)
     assert other.exitcode == 0
 

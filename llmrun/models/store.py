@@ -7,7 +7,6 @@ locks/                   one download of one model at a time
 """
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,7 +40,7 @@ class Damage(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """A whole, verified file in the work directory of its name, to be moved in."""
+    """A whole, verified file in the work directory of its source, to be moved in."""
 
     path: Path
     name: str
@@ -85,33 +84,35 @@ class Store:
     # Writing.
 
     @contextmanager
-    def lock(self, name: str, report: Report) -> Iterator[None]:
-        """Held around the fetch of one model: two pulls of it make one download."""
+    def lock(self, source: str, report: Report) -> Iterator[None]:
+        """Held around the fetch of a reference: two pulls of it, under whatever names, make one download."""
         from filelock import FileLock, Timeout
 
-        lock = FileLock(self._dir("locks") / f"{safe_name(name)}.lock")
+        lock = FileLock(self._dir("locks") / f"{safe_name(source)}.lock")
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            report.note(f"another llmrun is fetching {visible(name)}: waiting for it")
+            report.note(f"another llmrun is fetching {visible(source)}: waiting for it")
             lock.acquire()
         try:
             yield
         finally:
             lock.release()
 
-    def work_dir(self, name: str) -> Path:
-        """Where a fetch that holds `lock(name)` may keep parts between runs. `add` removes it."""
-        path = self._dir("work") / safe_name(name)
+    def work_dir(self, source: str) -> Path:
+        """Where a fetch that holds `lock(source)` may keep parts between runs. `add` removes it."""
+        path = self._dir("work") / safe_name(source)
         with _storing(path):
             path.mkdir(exist_ok=True)
         return path
 
     def add(self, name: str, source: str, files: Sequence[Incoming], meta: Meta | None = None) -> Entry:
-        """Moves files from `work_dir(name)` in and names them. Their hashes have been checked by the caller,
-        who holds `lock(name)`."""
+        """Moves files from `work_dir(source)` in and names them. Their hashes have been checked by the caller,
+        who holds `lock(source)`."""
         stored = tuple(StoredFile(file.name, file.sha256, file.path.stat().st_size) for file in files)
         entry = Entry(name, source, stored, time.time(), meta or {})
+        import shutil
+
         with self._changing(), _storing(self.root):
             self._dir("blobs")
             self._dir("manifests")
@@ -120,7 +121,7 @@ class Store:
                     os.fsync(data.fileno())
                 file.path.replace(self._blob(new.sha256))
             write_manifest(self._manifest(entry.name), entry)
-            shutil.rmtree(self.root / "work" / safe_name(name), ignore_errors=True)
+            shutil.rmtree(self.root / "work" / safe_name(source), ignore_errors=True)
             self._clean()
         return entry
 
@@ -142,7 +143,6 @@ class Store:
             own = {file.sha256 for file in entry.files}
             self._manifest(name).unlink()
             freed_bytes = sum(_unlink(self._blob(sha256)) for sha256 in own - used.keys())
-            shutil.rmtree(self.root / "work" / safe_name(name), ignore_errors=True)
         kept_for = sorted(other.name for other in others if own & {file.sha256 for file in other.files})
         return Removed(entry, freed_bytes, tuple(kept_for))
 
@@ -175,6 +175,8 @@ class Store:
 
     def _clean(self) -> None:
         """Removes what a crash left, blobs set aside, and parts that no fetch has resumed for long."""
+        import shutil
+
         used = {f"sha256-{file.sha256}" for entry in self.entries() for file in entry.files}
         for path in (self.root / "blobs").iterdir():
             if path.name not in used:
