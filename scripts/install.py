@@ -28,7 +28,7 @@ SOURCE_PACKAGE = re.compile(r"\bllama_cpp_python-[\w.]+\.tar\.gz")
 BUILD = re.compile(r"Building wheel for llama-cpp-python .*(started|finished)")
 # Ninja prints [12/193], make [ 6%]; Visual Studio's builder prints neither.
 STEP = re.compile(r"\s*\[\s*(\d+)(?:/(\d+)|%)\]")
-PHASE = re.compile(r"\s{0,2}(?:Collecting|Downloading|Installing collected packages|Building editable)\b[^(:]*")
+PHASE = re.compile(r"\s{0,2}(?:Collecting|Downloading|Installing collected|Building editable)\b[^(:]*")
 HEARTBEAT_S = 30.0
 COMPILER_HINTS = {
     "darwin": "install one with: xcode-select --install",
@@ -82,14 +82,17 @@ class Progress:
         self.shown_s = time.monotonic()
         text = f"    {self.phase}, {self.shown_s - self.start_s:.0f} s"
         if self.on_terminal:
-            columns = shutil.get_terminal_size().columns - 1
-            print("\r" + text[:columns].ljust(columns), end="", file=sys.stderr, flush=True)
+            self.rewrite(text)
         else:
             print(text, file=sys.stderr, flush=True)
 
     def erase(self) -> None:
         if self.on_terminal:
-            print("\r" + " " * (shutil.get_terminal_size().columns - 1), end="\r", file=sys.stderr, flush=True)
+            self.rewrite("")
+
+    def rewrite(self, text: str) -> None:
+        columns = shutil.get_terminal_size().columns - 1
+        print(f"\r{text[:columns].ljust(columns)}\r", end="", file=sys.stderr, flush=True)
 
 
 def compiles(command: list[str]) -> bool:
@@ -105,7 +108,7 @@ def compiles(command: list[str]) -> bool:
 def visual_studio_is_here() -> bool:
     if shutil.which("cl"):
         return True
-    folder = os.environ.get("ProgramFiles(x86)", r"C:\Program Files (x86)")
+    folder = os.environ.get("PROGRAMFILES(X86)", r"C:\Program Files (x86)")
     vswhere = Path(folder, "Microsoft Visual Studio", "Installer", "vswhere.exe")
     wanted = ["-latest", "-products", "*", "-requires", "Microsoft.VisualStudio.Component.VC.Tools.x86.x64"]
     return vswhere.exists() and bool(subprocess.run([vswhere, *wanted], capture_output=True).stdout.strip())
@@ -124,7 +127,7 @@ def expect_build() -> None:
     if not compiler_is_here():
         get = COMPILER_HINTS.get(sys.platform, "install g++ or clang++")
         fail(
-            "no C++ compiler was found, and llama-cpp-python has no ready-made wheel here, so it must be built",
+            "no C++ compiler was found, and llama-cpp-python must be built: no ready-made wheel is offered",
             f"{get}, or let pip see the published wheels: export PIP_EXTRA_INDEX_URL={WHEELS}",
         )
     say(
@@ -196,7 +199,7 @@ def fingerprint() -> str:
 
 
 def install(extras: str) -> None:
-    """`extras` is "" or one name of pyproject's optional dependencies. Nothing is done where the stamp says so."""
+    """`extras` is "" or an optional dependency group of pyproject.toml. Does nothing where the stamp says so."""
     done = STAMP.read_text(encoding="utf-8").split("\n") if STAMP.exists() else []
     if done[:1] == [fingerprint()] and extras in ["", *done[1:]]:
         say("already installed")
