@@ -199,7 +199,7 @@ def fingerprint() -> str:
 
 
 def install(extras: str) -> None:
-    """`extras` is "" or an optional dependency group of pyproject.toml. Does nothing where the stamp says so."""
+    """`extras` is "" or a dependency group of pyproject.toml. Does nothing where the stamp says so."""
     done = STAMP.read_text(encoding="utf-8").split("\n") if STAMP.exists() else []
     if done[:1] == [fingerprint()] and extras in ["", *done[1:]]:
         say("already installed")
