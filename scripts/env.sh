@@ -1,7 +1,7 @@
 # Sourced by quickstart, test and check: finds a Python, makes .venv, installs what is asked for.
 # All it says goes to stderr, so that stdout stays the answer. POSIX sh; on Windows, Git's bash.
 
-CDPATH='' cd -- "$(dirname -- "$0")/.."
+CDPATH='' cd -- "$(dirname -- "$0")/.." || exit
 
 say() {
   printf '==> %s\n' "$*" >&2
