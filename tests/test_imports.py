@@ -51,6 +51,8 @@ def imports(module: str, nodes: Iterable[ast.AST]) -> frozenset[str]:
             source = absolute(node, module, MODULES[module])
             names = {f"{source}.{alias.name}" for alias in node.names}
             found |= (names & MODULES.keys()) or {source}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
+            found |= {part.value for part in node.args[:1] if isinstance(part, ast.Constant)}
     return frozenset(found)
 
 
@@ -133,9 +135,7 @@ def test_one_module_imports_llama_cpp() -> None:
 
 
 def test_sources_know_the_store_and_not_the_reverse() -> None:
-    assert not [
-        name for name in all_imports("llmrun.models.store") if name.startswith("llmrun.models.sources")
-    ]
+    assert not [name for name in all_imports("llmrun.models.store") if name.startswith("llmrun.models.sources")]
 
 
 @pytest.mark.parametrize(("package", "place"), [("rich", "llmrun.cli.output"), ("typer", "llmrun.cli")])
@@ -155,8 +155,6 @@ except SystemExit as end:
     status = end.code
 print(json.dumps([status or 0, [name for name in {HEAVY!r} if name in sys.modules]]), file=sys.stderr)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60
-    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=60)
     assert run.stdout.strip()
     assert json.loads(run.stderr.splitlines()[-1]) == [0, []]

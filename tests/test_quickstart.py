@@ -123,11 +123,7 @@ class Clone:
             archive.add(source, source.name)
 
     def environment(self) -> dict[str, str]:
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "PYTHON", "CXX"))
-        }
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "CXX"))}
         return {
             **kept,
             "PATH": str(self.root / "programs"),
@@ -153,9 +149,7 @@ class Clone:
         with self.start(*arguments) as process:
             assert process.stdout and process.stderr
             status = process.wait(timeout=120)
-            return subprocess.CompletedProcess(
-                arguments, status, process.stdout.read(), process.stderr.read()
-            )
+            return subprocess.CompletedProcess(arguments, status, process.stdout.read(), process.stderr.read())
 
 
 @pytest.fixture
@@ -201,9 +195,7 @@ def test_a_newer_python_is_taken_and_must_be_whole(clone: Clone) -> None:
 
 
 def test_no_compiler_is_one_clear_line_and_nothing_is_built(clone: Clone) -> None:
-    clone.put_program(
-        "c++", "echo 'no developer tools were found' >&2; exit 1"
-    )  # what macOS has without Xcode
+    clone.put_program("c++", "echo 'no developer tools were found' >&2; exit 1")  # what macOS has without Xcode
     clone.put_binding()
     run = clone.quickstart("hello")
     assert run.returncode == 1
