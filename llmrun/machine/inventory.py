@@ -1,0 +1,49 @@
+"""The whole machine in one record, for plans, benches and `doctor`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from llmrun.machine.cores import Cores, cpu_name, read_cores
+from llmrun.machine.gpus import Gpu, find_gpus
+from llmrun.machine.memory import Memory, read_memory
+
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of the loaded llama.cpp build, named as in its log (`CUDA0`); an RPC worker is a gpu."""
+
+    name: str
+    description: str
+    kind: DeviceKind
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`devices` are those of the llama.cpp build, `gpus` those of the hardware: one may lack the other's."""
+
+    cpu: str
+    cores: Cores
+    memory: Memory
+    devices: tuple[Device, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def offload_devices(self) -> tuple[Device, ...]:
+        """Those that take layers, in llama.cpp's order (`llama_prepare_model_devices` in llama.cpp): RPC
+        workers, then GPUs, and integrated GPUs only where there is no other.
+        """
+        workers = [
+            device for device in self.devices if device.kind == "gpu" and device.name.startswith("RPC")
+        ]
+        gpus = [device for device in self.devices if device.kind == "gpu" and device not in workers]
+        integrated = [device for device in self.devices if device.kind == "igpu"]
+        return (*workers, *(gpus or integrated))
+
+
+def read_machine(devices: tuple[Device, ...] = ()) -> Machine:
+    """This machine now. The caller hands in the devices, since only the engine can list them."""
+    return Machine(cpu_name(), read_cores(), read_memory(), devices, find_gpus())

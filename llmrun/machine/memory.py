@@ -1,0 +1,53 @@
+"""RAM, and how much of it this process may still take: the host's, its container's and its shell's limits."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmrun.machine import cgroup
+from llmrun.machine.kernel_files import read, read_table
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`free_bytes` is the least of what the host has available and what each limit leaves."""
+
+    total_bytes: int
+    available_bytes: int  # of the host: free pages and what it can reclaim
+    limit_bytes: int | None  # the limit that decides `free_bytes`, if one does
+    limit_name: str  # "container limit", "ulimit -v", or ""
+    free_bytes: int
+
+
+def read_memory(proc: Path = Path("/proc"), cgroup_root: Path = cgroup.ROOT) -> Memory:
+    """The memory of this machine as this process may use it."""
+    if sys.platform != "linux":
+        import psutil
+
+        host = psutil.virtual_memory()
+        return Memory(host.total, host.available, None, "", host.available)
+    table = read_table(proc / "meminfo")
+    total, available = table.get("MemTotal", 0), table.get("MemAvailable", table.get("MemFree", 0))
+    bounds: list[tuple[int, int | None, str]] = [(available, None, "")]
+    container = cgroup.memory_limit(cgroup_root, proc)
+    if container is not None and container.limit < total:
+        bounds.append((container.limit - container.used, container.limit, "container limit"))
+    address_space = _address_space_limit()
+    if address_space is not None:
+        bounds.append((address_space - _address_space_used(proc), address_space, "ulimit -v"))
+    free, limit, name = min(bounds, key=lambda bound: bound[0])
+    return Memory(total, available, limit, name, max(0, free))
+
+
+def _address_space_limit() -> int | None:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _address_space_used(proc: Path) -> int:
+    import resource
+
+    pages = read(proc / "self/statm").split()
+    return int(pages[0]) * resource.getpagesize() if pages and pages[0].isdigit() else 0
