@@ -36,10 +36,9 @@ class Machine:
         """Those that take layers, in llama.cpp's order (`llama_prepare_model_devices` in llama.cpp): RPC
         workers, then GPUs, and integrated GPUs only where there is no other.
         """
-        workers = [
-            device for device in self.devices if device.kind == "gpu" and device.name.startswith("RPC")
-        ]
-        gpus = [device for device in self.devices if device.kind == "gpu" and device not in workers]
+        gpus = [device for device in self.devices if device.kind == "gpu"]
+        workers = [device for device in gpus if device.name.startswith("RPC")]
+        gpus = [device for device in gpus if device not in workers]
         integrated = [device for device in self.devices if device.kind == "igpu"]
         return (*workers, *(gpus or integrated))
 

@@ -32,22 +32,22 @@ def read_memory(proc: Path = Path("/proc"), cgroup_root: Path = cgroup.ROOT) -> 
     container = cgroup.memory_limit(cgroup_root, proc)
     if container is not None and container.limit < total:
         bounds.append((container.limit - container.used, container.limit, "container limit"))
-    address_space = _address_space_limit()
+    address_space = _address_space()
     if address_space is not None:
-        bounds.append((address_space - _address_space_used(proc), address_space, "ulimit -v"))
+        allowed, taken = address_space
+        bounds.append((allowed - taken, allowed, "ulimit -v"))
     free, limit, name = min(bounds, key=lambda bound: bound[0])
     return Memory(total, available, limit, name, max(0, free))
 
 
-def _address_space_limit() -> int | None:
+def _address_space() -> tuple[int, int] | None:
+    """What `ulimit -v` allows and how much of it is taken, mapped files included."""
+    if sys.platform == "win32":
+        return None
     import resource
 
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def _address_space_used(proc: Path) -> int:
-    import resource
-
-    pages = read(proc / "self/statm").split()
-    return int(pages[0]) * resource.getpagesize() if pages and pages[0].isdigit() else 0
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = read(Path("/proc/self/statm")).split()
+    return limit, int(pages[0]) * resource.getpagesize() if pages else 0
