@@ -1,15 +1,61 @@
 """Jinja as chat templates expect it, in a sandbox: templates come out of model files and are untrusted.
 
-Knows nothing of messages or models.
+Jinja's immutable sandbox keeps a template from Python; on top of it every loop, call, filter, operator and
+output is paid for out of a budget before it runs. Knows nothing of messages. Imports jinja2: import it late.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
+from string import Formatter
+from threading import Lock
 from typing import Any
 
+from jinja2 import Template, nodes, pass_context
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from llmrun.chat import bounds
+from llmrun.chat.budget import CALL_COST, Budget, LimitExceeded
+
 MAX_SOURCE_BYTES = 256 * 1024
+MAX_NODES = 40_000
+COST_PER_NODE = 8  # of a loop's body, each time round
+
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Filters that pass over their value without printing or comparing what it holds, then those that do.
+SHALLOW_FILTERS = words("""
+    attr count d default first items last length list map reject rejectattr reverse safe select selectattr
+""")
+DEEP_FILTERS = words("""
+    abs capitalize center dictsort e escape float format groupby indent int join lower max min replace
+    round sort string sum title tojson trim truncate unique upper wordcount
+""")
+STRING_METHODS = words("""
+    capitalize casefold center count endswith find format index isalnum isalpha isascii isdecimal isdigit
+    islower isnumeric isspace istitle isupper join ljust lower lstrip partition removeprefix removesuffix
+    replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title
+    upper zfill
+""")
+METHODS: tuple[tuple[type, frozenset[str]], ...] = (
+    (str, STRING_METHODS),
+    (dict, frozenset({"copy", "get", "items", "keys", "values"})),
+    (list, frozenset({"copy", "count", "index"})),
+    (tuple, frozenset({"count", "index"})),
+    (int, frozenset()),
+    (float, frozenset()),
+)
+COMPARING_TESTS = words("in == eq equalto != ne > gt greaterthan ge >= < lt lessthan <= le")
 
 
 class RefusedByTemplate(Exception):
@@ -28,37 +74,253 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """`tojson` as transformers has it: jinja's own escapes HTML."""
+    """`tojson` as transformers has it; jinja's own escapes HTML."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
-@cache
-def environment() -> Any:
-    """The jinja2 environment; made once, since jinja2 takes tens of milliseconds to import."""
-    from jinja2.ext import Extension
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}` marks what is trained on; for a prompt it is plain text."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Parser) -> Node | list[Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
-    env.filters["tojson"] = to_json
-    env.globals["raise_exception"] = refuse
-    return env
-
-
 def date_formatter(now: datetime | None) -> Callable[[str], str]:
-    """The `strftime_now` of templates."""
-    return lambda form: (now or datetime.now()).strftime(form)
+    """The `strftime_now` of templates; `now` stands in for the clock."""
+
+    def strftime_now(form: str) -> str:
+        if len(form) > bounds.MAX_DATE_FORMAT:
+            raise LimitExceeded("it asks for a date in a form longer than any date")
+        return (now or datetime.now()).strftime(form)
+
+    return strftime_now
+
+
+class Opaque(Namespace):
+    """A `namespace()` that does not print what it holds: that may be itself."""
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+class Generation(Extension):
+    """`{% generation %}` marks what is trained on; in a prompt it is plain text."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2's own declaration)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """`'{:>8}'.format(x)`, each field paid for."""
+
+    def __init__(self, env: "Sandbox") -> None:
+        super().__init__(env)
+        self.budget = env.budget
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        for number in "".join(c if c.isdigit() else " " for c in format_spec).split():
+            bounds.padding(int(number[:9]))
+        self.budget.deep(value)
+        return str(Formatter.format_field(self, value, format_spec))
+
+
+# Names of checks that a template cannot write itself, for they are no identifiers.
+TOLL, CONCAT, SLICE, COMPARED = "toll!", "~", "[:]", "=="
+
+
+class Metering(NodeTransformer):
+    """Puts the budget's checks into a parsed template, where jinja has no hook at run time."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        """Each pass through a body that may run many times is paid for by its size."""
+        self.generic_visit(node)
+        toll = filtered(nodes.Const(body_cost(node.body)), TOLL)
+        node.body.insert(0, nodes.ExprStmt(toll, lineno=node.lineno))
+        return node
+
+    visit_Macro = visit_CallBlock = visit_Block = visit_For
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = compared(node.expr)
+        for operand in node.ops:
+            operand.expr = compared(operand.expr)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return filtered(node.nodes[0], CONCAT, *node.nodes[1:])
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        ends = (node.arg.start, node.arg.stop, node.arg.step)
+        return filtered(node.node, SLICE, *(end or nodes.Const(None) for end in ends))
+
+
+def compared(expr: nodes.Expr) -> nodes.Expr:
+    return expr if isinstance(expr, nodes.Const) else filtered(expr, COMPARED)
+
+
+def filtered(expr: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
+    return nodes.Filter(expr, name, list(args), [], None, None, lineno=expr.lineno)
+
+
+def walk(roots: Iterable[nodes.Node], except_below: tuple[type, ...] = ()) -> Iterator[nodes.Node]:
+    """`roots` and what is below them, in no order."""
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, except_below):
+            stack.extend(node.iter_child_nodes())
+
+
+def body_cost(body: Iterable[nodes.Node]) -> int:
+    """Of one pass: its nodes and its text, without the bodies inside that pay for themselves."""
+    parts = list(walk(body, except_below=(nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)))
+    text = sum(len(node.data) for node in parts if isinstance(node, nodes.TemplateData))
+    return COST_PER_NODE * len(parts) + text
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """The environment of chat templates. Whoever renders holds `lock` and sets `budget`."""
+
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.budget = Budget()
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            # Nothing is computed while compiling: nobody would pay for a folded constant.
+            optimized=False,
+            finalize=pass_context(lambda _, value: self.paid(value)),
+            extensions=["jinja2.ext.loopcontrols", Generation],
+        )
+        own = {**self.filters, "tojson": to_json}
+        self.filters = {name: self.guarded(name, own[name], deep=False) for name in SHALLOW_FILTERS}
+        self.filters |= {name: self.guarded(name, own[name], deep=True) for name in DEEP_FILTERS}
+        self.filters |= {TOLL: self.toll, CONCAT: self.tilde, SLICE: self.cut, COMPARED: self.paid}
+        tests: Mapping[str, Callable[..., Any]] = self.tests
+        self.tests = {name: self.guarded(name, tests[name], deep=name in COMPARING_TESTS) for name in tests}
+        del self.globals["lipsum"]
+        self.globals |= {"namespace": Opaque, "raise_exception": refuse}
+
+    def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
+        """Jinja's hook between parsing and compiling."""
+        if sum(1 for _ in walk([source])) > MAX_NODES:
+            raise LimitExceeded(f"it has more than {MAX_NODES} parts")
+        source = Metering().visit(source)
+        source.set_environment(self)
+        return super()._generate(source, *args, **kwargs)
+
+    def toll(self, cost: int) -> None:
+        self.budget.charge(CALL_COST + cost)
+
+    def paid(self, value: Any) -> Any:
+        """`value`, about to be printed or compared."""
+        self.budget.deep(value)
+        return value
+
+    def tilde(self, *values: Any) -> str:
+        bounds.check_concat(self.budget, values)
+        return "".join(map(str, values))
+
+    def cut(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
+        return self.budget.made(value[start:stop:step])
+
+    def guarded(self, name: str, operation: Callable[..., Any], deep: bool) -> Callable[..., Any]:
+        """`operation`, a filter or test, paid for before it runs and for what it makes."""
+        check = bounds.FILTER_CHECKS.get(name)
+        first = 1 if hasattr(operation, "jinja_pass_arg") else 0
+
+        def paying(*args: Any, **kwargs: Any) -> Any:
+            self.budget.charge(CALL_COST)
+            if deep:
+                args = held(args)
+                self.budget.deep(*args[first:], kwargs)
+            else:
+                self.budget.shallow(*args[first : first + 1])
+            if check:
+                check(self.budget, *args[first:], **kwargs)
+            return self.result(operation(*args, **kwargs))
+
+        paying.__dict__.update(getattr(operation, "__dict__", {}))
+        return paying
+
+    def result(self, value: Any) -> Any:
+        return self.counted(value) if isinstance(value, Iterator) else self.budget.made(value)
+
+    def counted(self, values: Iterator[Any]) -> Iterator[Any]:
+        for value in values:
+            self.budget.charge(CALL_COST)
+            yield value
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.budget.charge(CALL_COST)
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, str):
+            args = held(args)
+            self.budget.deep(owner)
+            if check := bounds.METHOD_CHECKS.get(obj.__name__):
+                check(self.budget, owner, *args)
+        if not isinstance(obj, Macro):
+            self.budget.deep(*args, *(kwargs[name] for name in kwargs if name not in JINJAS_OWN))
+        return self.result(super().call(context, obj, *args, **kwargs))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        bounds.check_operator(self.budget, operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if not isinstance(argument, (str, int)):
+            self.budget.deep(argument)
+        return super().getitem(obj, argument)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        for kind, methods in METHODS:
+            if isinstance(obj, kind):
+                return attr in methods
+        return super().is_safe_attribute(obj, attr, value)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """`str.format`, with each field paid for. Jinja asks this of every attribute it reads."""
+        owner = getattr(value, "__self__", None)
+        if not isinstance(owner, str) or value.__name__ != "format":
+            return None
+        return lambda *args, **kwargs: BoundedFormatter(self).vformat(str(owner), args, kwargs)
+
+
+JINJAS_OWN = frozenset({"_loop_vars", "_block_vars", "caller"})
+
+
+def held(values: Iterable[Any]) -> tuple[Any, ...]:
+    """`values` with lists in place of iterators, so that they can be looked at and then used."""
+    return tuple(list(value) if isinstance(value, Iterator) else value for value in values)
+
+
+@cache
+def environment() -> Sandbox:
+    return Sandbox()
+
+
+def render(
+    program: Template, messages: list[dict[str, Any]], variables: Mapping[str, Any], now: datetime | None
+) -> str:
+    """The text `program` makes. Raises whatever goes wrong in it; `now` stands in for the clock."""
+    env = environment()
+    with env.lock:
+        env.budget = Budget([messages, dict(variables)])
+        return str(program.render(messages=messages, strftime_now=date_formatter(now), **variables))
+
+
+def line_of(error: Exception) -> str:
+    """", line 3", where in the template `error` came up; nothing where that is not known."""
+    line = ""
+    trace = error.__traceback__
+    while trace:
+        if trace.tb_frame.f_code.co_filename == "<template>":
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

@@ -1,39 +1,30 @@
-"""A model's chat template: messages in, the prompt's text out, in segments.
+"""A model's chat template: messages in, the prompt's text out.
 
-Only the template's own text may form control tokens. Knows nothing of token ids; the caller says which texts
-are control tokens and tokenizes each segment.
+Knows nothing of token ids: the caller says which texts are control tokens, and tokenizes each segment.
 """
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
-from llmrun.chat import sandbox
-from llmrun.chat.conversation import Message
+from llmrun.chat.conversation import Message, Role
+from llmrun.chat.guard import Guard, Segment, unused_characters
 from llmrun.errors import TemplateError, TemplateRefusedError
 
-RAW_HINT = "give another template with --template NAME|FILE, or send the prompt as it is with --raw"
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A stretch of the prompt. Texts of control tokens in it are control tokens only if `parse_special`."""
-
-    text: str
-    parse_special: bool
+HINT = "use another template with --template NAME|FILE, or send the prompt as it is with --raw"
+JOINED = "the template takes no two turns of one role in a row: they were joined"
+MERGED = "the template takes no system message: it was put before the first user message"
+THINKING_SWITCHES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt. One segment unless a message holds the text of a control token."""
+    """A prompt: one segment, unless a message holds the text of a control token."""
 
     segments: tuple[Segment, ...]
     notes: tuple[str, ...]
-    starts_with_bos: bool  # the text brings the BOS itself: the tokenizer must not add another
+    starts_with_bos: bool  # the template wrote the BOS itself: the tokenizer adds none
 
     @property
     def text(self) -> str:
@@ -41,25 +32,40 @@ class Rendered:
 
 
 @dataclass(frozen=True)
+class Form:
+    """The messages in one of the shapes that templates take, and what was changed to get there."""
+
+    messages: tuple[Message, ...]
+    notes: tuple[str, ...] = ()
+    typed: bool = False  # content as a list of parts, as templates of models for images want it
+
+    def variables(self) -> list[dict[str, Any]]:
+        return [as_variables(message, self.typed) for message in self.messages]
+
+
+@dataclass(frozen=True)
 class Template:
     """A compiled chat template. `name` is what errors call it."""
 
     name: str
+    source: str
     program: Any
 
     @classmethod
     def compile(cls, source: str, *, name: str) -> "Template":
-        """Raises TemplateError, with the line, for a syntax error, and for a source beyond 256 KB."""
+        """Raises TemplateError: for a syntax error, with its line, and for a source that is too large."""
         from jinja2 import TemplateSyntaxError
 
+        from llmrun.chat import sandbox
+
         if len(source.encode("utf-8", "replace")) > sandbox.MAX_SOURCE_BYTES:
-            raise TemplateError(f"{name} is larger than 256 KB, the limit for a template", RAW_HINT)
+            raise TemplateError(f"{name} is larger than 256 KB, the limit for a template", HINT)
         try:
-            return cls(name, sandbox.environment().from_string(source))
+            return cls(name, source, sandbox.environment().from_string(source))
         except TemplateSyntaxError as error:
-            raise TemplateError(f"{name}, line {error.lineno}: {error.message}", RAW_HINT) from error
+            raise TemplateError(f"{name}, line {error.lineno}: {error.message}", HINT) from error
         except Exception as error:
-            raise TemplateError(f"{name} does not compile: {error}", RAW_HINT) from error
+            raise TemplateError(f"{name} does not compile: {one_line(error)}", HINT) from error
 
     def render(
         self,
@@ -69,142 +75,155 @@ class Template:
         eos_token: str,
         control_tokens: Collection[str] = (),
         add_generation_prompt: bool = True,
-        prefix: str | None = None,
+        prefix: str = "",
         enable_thinking: bool | None = None,
         extra: Mapping[str, Any] | None = None,
         now: datetime | None = None,
     ) -> Rendered:
-        """The prompt for the assistant's next answer, which begins with `prefix`.
+        """The prompt for an answer that begins with `prefix`.
 
-        `extra` are variables of the template (reasoning_effort, ...); `now` is its clock.
-        Raises TemplateRefusedError where the template refuses the messages in every form that keeps their
-        text, TemplateError where it fails or exceeds its limits.
+        `extra` are variables of the template (reasoning_effort, ...), `now` stands in for its clock. Raises
+        TemplateRefusedError where the template refuses the messages in every form that keeps their text, and
+        TemplateError where it fails or exceeds its limits.
         """
-        variables: dict[str, Any] = {
+        texts = [part for m in messages for part in (m.content, m.reasoning)] + [prefix]
+        free = unused_characters([self.source, *texts, *control_tokens])
+        guard = Guard.over(texts, control_tokens, free)
+        hidden = [
+            replace(m, content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages
+        ]
+        variables = {
             "bos_token": bos_token,
             "eos_token": eos_token,
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,
-            "strftime_now": sandbox.date_formatter(now),
             **(extra or {}),
         }
+        notes: tuple[str, ...] = ()
         if enable_thinking is not None:
-            variables["enable_thinking"] = variables["thinking"] = enable_thinking
-        guard = Guard.over(messages, control_tokens)
-        text, notes = self._accepted([guard.hide(message) for message in messages], variables)
-        return Rendered(guard.segments(text + guard.hidden(prefix or "")), notes, text.startswith(bos_token or "\0"))
+            variables |= dict.fromkeys(THINKING_SWITCHES, enable_thinking)
+            if not any(switch in self.source for switch in THINKING_SWITCHES):
+                notes = ("the template has no switch for reasoning: the model decides",)
+        job = Rendering(self, variables, free, now)
+        text, changes = job.with_prefix(hidden, guard.hide(prefix)) if prefix else job.accepted(hidden)
+        return Rendered(guard.segments(text), notes + changes, bool(bos_token) and text.startswith(bos_token))
 
-    def _accepted(self, messages: list[Message], variables: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-        """The first form of the messages that the template takes, and what was changed for it."""
-        for form, notes in forms(messages):
+
+@dataclass(frozen=True)
+class Rendering:
+    """One rendering of a template, in as many attempts as it takes."""
+
+    template: Template
+    variables: Mapping[str, Any]
+    free: Iterator[str]  # characters that occur nowhere
+    now: datetime | None
+
+    def accepted(self, messages: Sequence[Message]) -> tuple[str, tuple[str, ...]]:
+        """The text of the first form that the template takes and prints in full, and notes on it."""
+        from llmrun.chat.sandbox import RefusedByTemplate
+
+        refusal = ""
+        partial: tuple[str, tuple[str, ...]] | None = None
+        for form in forms(messages):
             try:
-                return self._text(form, variables), notes
-            except sandbox.RefusedByTemplate as error:
-                refusal = str(error)
-        raise TemplateRefusedError(f"{self.name} refuses these messages: {refusal}", RAW_HINT)
+                text = self.text(form)
+            except RefusedByTemplate as error:
+                refusal = one_line(error)
+                continue
+            lost = self.lost(form, text)
+            if not lost:
+                return text, form.notes
+            left_out = tuple(f"the template leaves out the {role} message" for role in lost)
+            partial = partial or (text, form.notes + left_out)
+        if partial:
+            return partial
+        raise TemplateRefusedError(f"{self.template.name} refuses the messages: {refusal}", HINT)
 
-    def _text(self, messages: Iterable[Message], variables: dict[str, Any]) -> str:
+    def with_prefix(self, messages: Sequence[Message], prefix: str) -> tuple[str, tuple[str, ...]]:
+        """A prompt that ends within the assistant's turn, right after `prefix`.
+
+        The turn is rendered as a finished one and cut, so that a template that opens with reasoning, or names
+        a channel, does here what it does before an answer.
+        """
+        end = next(self.free)
+        turn = Message("assistant", prefix + end)
         try:
-            return str(self.program.render(messages=[as_variables(m) for m in messages], **variables))
+            closed = replace(self, variables={**self.variables, "add_generation_prompt": False})
+            text, notes = closed.accepted([*messages, turn])
+        except TemplateError:
+            text, notes = "", ()
+        if prefix + end in text:
+            return text[: text.rindex(end)], notes
+        text, notes = self.accepted(messages)
+        return text + prefix, notes
+
+    def text(self, form: Form) -> str:
+        """Raises RefusedByTemplate where the template calls raise_exception, TemplateError where it fails."""
+        from llmrun.chat import sandbox
+
+        try:
+            return sandbox.render(self.template.program, form.variables(), self.variables, self.now)
         except sandbox.RefusedByTemplate:
             raise
         except Exception as error:
-            raise TemplateError(f"{self.name} fails: {error}", RAW_HINT) from error
+            where = f"{self.template.name}{sandbox.line_of(error)}"
+            raise TemplateError(f"{where}: {one_line(error)}", HINT) from error
+
+    def lost(self, form: Form, text: str) -> list[Role]:
+        """Roles whose message the template does not print. One that changes the message's text prints it."""
+        return [
+            message.role
+            for index, message in enumerate(form.messages)
+            if message.role != "assistant"
+            and message.content.strip() not in text
+            and not self.prints(form, index)
+        ]
+
+    def prints(self, form: Form, index: int) -> bool:
+        mark = next(self.free)
+        messages = list(form.messages)
+        messages[index] = replace(messages[index], content=mark)
+        try:
+            return mark in self.text(replace(form, messages=tuple(messages)))
+        except Exception:
+            return True  # it looks into the text, so it is not ignored
 
 
-def as_variables(message: Message) -> dict[str, str]:
-    values = {"role": message.role, "content": message.content}
+def forms(messages: Sequence[Message]) -> Iterator[Form]:
+    """The messages as they are, then the forms that stricter templates take; each keeps all text."""
+    shapes = [Form(tuple(messages))]
+    joined = join_neighbours(messages)
+    notes = (JOINED,) if len(joined) < len(messages) else ()
+    if notes:
+        shapes.append(Form(joined, notes))
+    if len(messages) > 1 and messages[0].role == "system":
+        merged = join_neighbours([replace(messages[0], role="user"), *messages[1:]])
+        shapes.append(Form(merged, (MERGED, *notes)))
+    yield from shapes
+    yield from (replace(form, typed=True) for form in shapes)
+
+
+def join_neighbours(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Turns of one role that follow each other as one, a blank line between them."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1].role == message.role:
+            content = f"{joined[-1].content}\n\n{message.content}"
+            reasoning = message.reasoning or joined[-1].reasoning
+            joined[-1] = replace(message, content=content, reasoning=reasoning)
+        else:
+            joined.append(message)
+    return tuple(joined)
+
+
+def as_variables(message: Message, typed: bool) -> dict[str, Any]:
+    content = [{"type": "text", "text": message.content}] if typed else message.content
+    values: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
         values["reasoning_content"] = message.reasoning
     return values
 
 
-def forms(messages: list[Message]) -> Iterable[tuple[list[Message], tuple[str, ...]]]:
-    """The messages as they are, then in the forms that stricter templates take."""
-    yield messages, ()
-    joined = join_neighbours(messages)
-    note_joined = "the template refuses two turns of one role in a row: they were joined"
-    if len(joined) < len(messages):
-        yield joined, (note_joined,)
-    if messages and messages[0].role == "system":
-        note_merged = "the template refuses a system message: it was put before the first user message"
-        merged = join_neighbours([replace(messages[0], role="user"), *messages[1:]])
-        yield merged, (note_merged,)
-
-
-def join_neighbours(messages: Iterable[Message]) -> list[Message]:
-    """Turns of one role that follow each other become one, a blank line between them."""
-    joined: list[Message] = []
-    for message in messages:
-        if joined and joined[-1].role == message.role:
-            joined[-1] = replace(
-                message,
-                content=f"{joined[-1].content}\n\n{message.content}",
-                reasoning=message.reasoning or joined[-1].reasoning,
-            )
-        else:
-            joined.append(message)
-    return joined
-
-
-PRIVATE_USE = (range(0xF0000, 0xFFFFE), range(0xE000, 0xF900), range(0x100000, 0x10FFFE))
-
-
-@dataclass(frozen=True)
-class Guard:
-    """Keeps the texts of control tokens inside messages from becoming control tokens.
-
-    Each is one unused private-use character while the template runs, so that trimming, splitting and case
-    changes leave it whole.
-    """
-
-    pattern: re.Pattern[str] | None
-    stand_ins: Mapping[str, str]  # text of a control token -> its character
-
-    @classmethod
-    def over(cls, messages: Sequence[Message], control_tokens: Collection[str]) -> "Guard":
-        texts = [part for m in messages for part in (m.content, m.reasoning)]
-        known = sorted((token for token in control_tokens if token), key=len, reverse=True)
-        if not known:
-            return cls(None, {})
-        pattern = re.compile("|".join(map(re.escape, known)))
-        taken = set(chain.from_iterable(texts))
-        free = (chr(code) for codes in PRIVATE_USE for code in codes if chr(code) not in taken)
-        return cls(pattern, dict(zip(known, free, strict=False)))
-
-    def hidden(self, text: str) -> str:
-        return self.pattern.sub(lambda match: self.stand_ins[match[0]], text) if self.pattern else text
-
-    def hide(self, message: Message) -> Message:
-        return replace(message, content=self.hidden(message.content), reasoning=self.hidden(message.reasoning))
-
-    def segments(self, text: str) -> tuple[Segment, ...]:
-        """`text` cut at the template's own control tokens; a stretch that holds a stand-in is plain text."""
-        originals = {ord(char): token for token, char in self.stand_ins.items()}
-        if self.pattern is None or not any(char in text for char in self.stand_ins.values()):
-            return (Segment(text, True),)
-        parts: list[Segment] = []
-        for piece in re.split(f"((?:{self.pattern.pattern})+)", text):
-            plain = piece.translate(originals)
-            special = plain == piece
-            if special and parts and parts[-1].parse_special:
-                parts[-1] = Segment(parts[-1].text + piece, True)
-            elif plain:
-                parts.append(Segment(plain, special))
-        return tuple(parts)
-
-
-def pick(templates: Mapping[str, str], wanted: str | None = None) -> tuple[str, str] | None:
-    """(name, source) of the template to use: `wanted`, else the model's default one; None if it has none.
-
-    `templates` are the model's own by name, the default one under "default".
-    """
-    if wanted is None:
-        return ("the model's template", templates["default"]) if "default" in templates else None
-    if wanted in templates:
-        return f"the model's template {wanted}", templates[wanted]
-    path = Path(wanted)
-    if not path.is_file():
-        raise TemplateError(f"no template {wanted}: neither a name nor a file")
-    return wanted, path.read_text(encoding="utf-8")
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
