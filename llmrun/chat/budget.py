@@ -4,7 +4,7 @@ One unit is about a byte written or a nanosecond spent. Knows nothing of jinja.
 """
 
 import sys
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 from time import monotonic
 from typing import Any
 
@@ -16,7 +16,7 @@ NODE_COST = 32
 MAX_DEPTH = 100
 MAX_INT_BITS = 8192
 VIEWS = tuple(type(view) for view in ({0: 0}.keys(), {0: 0}.values(), {0: 0}.items()))
-CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, range, *VIEWS)
+CONTAINERS: tuple[type[Collection[Any]], ...] = (list, tuple, dict, set, frozenset, range, *VIEWS)
 
 
 class LimitExceeded(Exception):

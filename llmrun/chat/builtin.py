@@ -11,8 +11,10 @@ MAX_FILE_BYTES = 256 * 1024 + 1  # one more than a template may have: the compil
 
 @dataclass(frozen=True)
 class Choice:
-    """A template before it is compiled. `stop` are strings that end an answer in it, where the vocabulary of the
-    model may not have them as control tokens."""
+    """A template before it is compiled.
+
+    `stop` are strings that end an answer in it: the model's vocabulary may not have them as control tokens.
+    """
 
     name: str
     source: str

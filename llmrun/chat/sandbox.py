@@ -202,8 +202,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: self.guarded(name, own[name], deep=False) for name in SHALLOW_FILTERS}
         self.filters |= {name: self.guarded(name, own[name], deep=True) for name in DEEP_FILTERS}
         self.filters |= {TOLL: self.toll, CONCAT: self.tilde, SLICE: self.cut, COMPARED: self.paid}
-        tests: Mapping[str, Callable[..., Any]] = self.tests
-        self.tests = {name: self.guarded(name, tests[name], deep=name in COMPARING_TESTS) for name in tests}
+        tests: Any = self.tests  # jinja's own declaration says no more
+        self.tests = {name: self.guarded(name, tests[name], name in COMPARING_TESTS) for name in tests}
         del self.globals["lipsum"]
         self.globals |= {"namespace": Opaque, "raise_exception": refuse}
 
