@@ -138,7 +138,9 @@ def test_files_come_before_standard_input(tiny_model: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("args", "stdin"), [((), b""), (("",), b""), ((), b"  \n"), (("",), None)])
-def test_an_empty_prompt_is_refused_before_the_model_is_looked_for(args: tuple[str, ...], stdin: bytes | None) -> None:
+def test_an_empty_prompt_is_refused_before_the_model_is_looked_for(
+    args: tuple[str, ...], stdin: bytes | None
+) -> None:
     """IN-03"""
     llmrun("run", "/no/such/model.gguf", *args, stdin=stdin).failed(2, "the prompt is empty")
 

@@ -1,29 +1,34 @@
-"""One prompt through one model: load, render, generate, and say how it went. Shared by what answers once."""
+"""One prompt through one model: load, render, generate, and say how it went."""
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from llmrun.chat.conversation import Message
-from llmrun.cli import streams
-from llmrun.cli.options import LoadOptions, OutputOptions, SamplingOptions, count
-from llmrun.cli.output import print_json
+from llmrun.chat.reasoning import ReasoningSplitter
+from llmrun.cli import streams, wishes
+from llmrun.cli.display import Display
+from llmrun.cli.options import AdapterOptions, LoadOptions, OutputOptions, SamplingOptions, ShapeOptions
 from llmrun.cli.reporting import StderrReport
 from llmrun.cli.stream import Streamed, stats_line, stream
 from llmrun.engine import capi
+from llmrun.engine.adapter import apply_adapters, check_adapter
 from llmrun.engine.engine import Engine
-from llmrun.engine.model import ModelSettings
-from llmrun.engine.params import SamplingParams, check_params
+from llmrun.engine.params import SamplingParams
 from llmrun.engine.request import Request
-from llmrun.errors import UsageError
+from llmrun.errors import LlmrunError
+from llmrun.gguf.header import open_header
 from llmrun.machine.load import CpuReading
 from llmrun.machine.threads import ThreadChoice
-from llmrun.models.catalog import Catalog
-from llmrun.prepare.answer import answer, model_facts, present
-from llmrun.prepare.loading import Loading, find, open_catalog
+from llmrun.models.catalog import Catalog, load_catalog
+from llmrun.prepare.answer import answer, model_facts, named_logprobs, present
+from llmrun.prepare.loading import Loading, find
 from llmrun.prepare.opening import open_engine, pick_n_ctx, pick_threads
-from llmrun.prepare.prompt import Prompt, chat_prompt, raw_prompt, tokenize
-from llmrun.prepare.settings import ContextWish, check_flash_attn, merge_sampling, parse_kv_type
+from llmrun.prepare.prompt import Prompt, chat_prompt, raw_prompt, tokenize, visible_tokens
+from llmrun.prepare.settings import ContextWish
+
+EXIT_STATUS = {"stop": 0, "length": 0, "context": 0, "interrupted": 130, "error": 1}
 
 
 @dataclass(frozen=True)
@@ -40,100 +45,97 @@ class AnswerOptions:
     show_prompt: bool = False
     show_tokens: bool = False
     template: str | None = None
+    prefix: str = ""
+    reasoning: str = "show"
+    logprobs: int = 0
 
 
-EXIT_STATUS = {"stop": 0, "length": 0, "context": 0, "interrupted": 130, "error": 1}
+@dataclass(frozen=True)
+class Groups:
+    """The option groups of the command line."""
+
+    sampling: SamplingOptions
+    shape: ShapeOptions
+    adapter: AdapterOptions
+    load: LoadOptions
+    output: OutputOptions
 
 
-def answer_prompt(
-    reference: str | None,
-    text: str,
-    options: AnswerOptions,
-    sampling: SamplingOptions,
-    load: LoadOptions,
-    output: OutputOptions,
-) -> int:
+def answer_prompt(reference: str | None, text: str, options: AnswerOptions, groups: Groups) -> int:
     """Print the answer to `text` and return the exit status."""
     before = CpuReading.now()
-    wish = context_wish(load)
+    wish = wishes.context_wish(groups.load)
+    adapters = wishes.adapters(groups.adapter)
+    grammar = wishes.grammar(groups.shape)
     report = StderrReport()
-    if output.verbose:
+    if groups.output.verbose:
         capi.log.sink = lambda _level, line: streams.say(streams.shown(line))
-    catalog = open_catalog()
+    catalog = load_catalog()
     found = find(reference or default_reference(catalog), report, catalog)
-    loading = Loading(found, model_settings(load), report)
-    params = merge_sampling(vars(sampling), found.defaults, loading.info.sampling)
-    check_params(params)
+    loading = Loading(found, wishes.model_settings(groups.load), report)
+    for adapter in adapters:
+        check_adapter(open_header(adapter.path), loading.header, adapter.path)
+    params = wishes.sampling_params(groups.sampling, grammar, found.defaults, loading.info.sampling)
     prompt = build_prompt(loading, text, options, report)
+    display = _display(loading, prompt, options)
     model = loading.model()
     tokens = tokenize(prompt, model.vocab)
     _show(prompt, tokens, options, model.vocab.piece)
     n_ctx = pick_n_ctx(wish, len(tokens), options.max_tokens, loading.info.n_ctx_train)
-    threads = pick_threads(wish, before, seed_given=sampling.seed is not None)
-    if output.verbose:
+    threads = pick_threads(wish, before, seed_given=groups.sampling.seed is not None)
+    if groups.output.verbose:
         streams.say(f"{threads.n} threads: {threads.reason}")
     engine = open_engine(model, wish, n_ctx, threads)
-    request = Request(tuple(tokens), params, options.max_tokens, options.stop)
-    streamed = _print_answer(engine, request, options, report)
-    _explain_end(streamed, options, report, n_ctx)
+    apply_adapters(engine.context, adapters)
+    request = Request(
+        tokens=tuple(tokens),
+        sampling=params,
+        max_tokens=options.max_tokens,
+        stop=options.stop,
+        logprobs=options.logprobs,
+        answered=tuple(model.vocab.tokenize(options.prefix)) if grammar and options.prefix else (),
+        visible=visible_tokens(display.control_tokens, loading.header),
+    )
+    display.feed(options.prefix)
+    streamed = stream(engine, request, display.feed, report)
+    display.finish()
+    status = _explain_end(streamed, bool(grammar), report, n_ctx)
     if options.json:
-        settings = run_settings(params, wish, engine, threads, load)
-        facts = model_facts(loading.info, found.name, str(loading.path))
-        notes = tuple(report.notes)
-        result = answer(streamed.finished, streamed.text, facts, settings, loading.load_s, notes)
-        print_json(present(result))
-    if not output.quiet:
+        settings = run_settings(params, wish, engine, threads, groups.load)
+        _print_object(streamed, display, loading, settings, report)
+    if not groups.output.quiet:
         where = f"cpu {threads.n} thread{'s' if threads.n > 1 else ''}"
         line = stats_line(streamed.finished, loading.load_s, engine.n_ctx_seq, where)
         streams.say(streams.dim(line, sys.stderr))
-    return EXIT_STATUS[streamed.finished.reason]
+    if streamed.finished.reason == "error" and not options.json:
+        raise LlmrunError(streamed.finished.error, streamed.finished.hint)
+    return status
 
 
 def default_reference(catalog: Catalog) -> str:
     """LLMRUN_MODEL, then `default` in the user's models.toml, then smollm2."""
-    import os
-
     return os.environ.get("LLMRUN_MODEL") or catalog.default or "smollm2"
 
 
 def build_prompt(loading: Loading, text: str, options: AnswerOptions, report: StderrReport) -> Prompt:
     """The chat template's rendering of system message and text; the bare text with --raw or without a template."""
     if options.raw:
-        return raw_prompt(text, loading.header, parse_special=options.special)
+        return raw_prompt(text + options.prefix, loading.header, parse_special=options.special)
     system = options.system if options.system is not None else loading.found.defaults.get("system")
     messages = [Message("system", str(system))] if system else []
     messages.append(Message("user", text))
-    prompt = chat_prompt(loading.info, loading.header, messages, options.template, report)
+    wanted = options.template or str(loading.found.defaults.get("template", "")) or None
+    prompt = chat_prompt(loading.info, loading.header, messages, report, wanted=wanted, prefix=options.prefix)
     if prompt is not None:
         return prompt
     report.note("this model has no chat template: the prompt is continued as it is (--template gives one)")
-    return raw_prompt("\n\n".join(message.content for message in messages), loading.header, parse_special=False)
+    whole = "\n\n".join(message.content for message in messages) + options.prefix
+    return raw_prompt(whole, loading.header, parse_special=False)
 
 
-def model_settings(load: LoadOptions) -> ModelSettings:
-    layers = count(load.gpu_layers, "gpu-layers", ("auto", "all"))
-    return ModelSettings(layers if isinstance(layers, int) else -1, not load.no_mmap, load.mlock)
-
-
-def context_wish(load: LoadOptions) -> ContextWish:
-    """The user's wishes for the context. Raises UsageError for what means nothing."""
-    n_ctx = count(load.ctx, "ctx", ("auto",))
-    for name, value in (("threads", load.threads), ("batch", load.batch), ("ubatch", load.ubatch)):
-        if value is not None and not 1 <= value <= 2**20:
-            raise UsageError(f"--{name} {value} is not between 1 and {2**20}")
-    kv_type = parse_kv_type(load.kv_type or "f16")
-    if load.cache_type_k or load.cache_type_v:
-        kv_type = parse_kv_type(f"{load.cache_type_k or kv_type[0]},{load.cache_type_v or kv_type[1]}")
-    if n_ctx == 0:
-        raise UsageError("--ctx 0 holds no prompt", "-c auto chooses a size")
-    return ContextWish(
-        n_ctx=n_ctx if isinstance(n_ctx, int) else None,
-        n_threads=load.threads,
-        n_batch=load.batch or max(512, load.ubatch or 0),
-        n_ubatch=load.ubatch or 512,
-        flash_attn=check_flash_attn(load.flash_attn or "auto"),
-        kv_type=kv_type,
-    )
+def _display(loading: Loading, prompt: Prompt, options: AnswerOptions) -> Display:
+    splitter = None if options.raw else ReasoningSplitter(loading.info.chat_template or "", prompt.text)
+    return Display(splitter, options.reasoning, live=options.stream, silent=options.json)
 
 
 def run_settings(
@@ -156,29 +158,40 @@ def _show(prompt: Prompt, tokens: list[int], options: AnswerOptions, piece: Any)
         streams.say(streams.shown(prompt.text))
     if options.show_tokens:
         for token in tokens:
-            streams.say(f"{token:7d} {streams.shown(repr(piece(token, special=True).decode('utf-8', 'replace')))}")
+            text = piece(token, special=True).decode("utf-8", "replace")
+            streams.say(f"{token:7d}  {streams.shown(repr(text))}")
 
 
-def _print_answer(engine: Engine, request: Request, options: AnswerOptions, report: StderrReport) -> Streamed:
-    out = streams.Answer()
-    if not options.stream:
-        streamed = stream(engine, request, lambda _text: None, report)
-        if not options.json:
-            out.write(streamed.text)
-    else:
-        streamed = stream(engine, request, out.write, report)
-    if out.terminal and not options.json:
-        out.end()
-    return streamed
-
-
-def _explain_end(streamed: Streamed, options: AnswerOptions, report: StderrReport, n_ctx: int) -> None:
+def _explain_end(streamed: Streamed, constrained: bool, report: StderrReport, n_ctx: int) -> int:
+    """Say why the answer ended, where that is no end of its own; returns the exit status."""
     finished = streamed.finished
+    status = EXIT_STATUS[finished.reason]
     if finished.reason == "length":
         report.note(f"the answer was cut at {len(finished.tokens)} tokens (--max-tokens)")
     elif finished.reason == "context":
         report.note(f"the answer was cut where the context of {n_ctx} tokens ended (-c makes it larger)")
     elif finished.reason == "interrupted":
         report.note("interrupted")
-    elif finished.reason == "error":
-        report.note(f"error: {finished.error}")
+    if constrained and finished.reason in ("length", "context", "interrupted"):
+        report.note("the answer is incomplete: it does not follow the grammar to its end")
+        status = status or 1
+    return status
+
+
+def _print_object(
+    streamed: Streamed, display: Display, loading: Loading, settings: dict[str, Any], report: StderrReport
+) -> None:
+    from llmrun.cli.output import print_json
+
+    piece = loading.model().vocab.piece
+    result = answer(
+        streamed.finished,
+        display.answer,
+        model_facts(loading.info, loading.found.name, str(loading.path)),
+        settings,
+        loading.load_s,
+        tuple(report.notes),
+        reasoning=display.reasoning or None,
+        logprobs=named_logprobs(streamed.logprobs, piece) if streamed.logprobs else None,
+    )
+    print_json(present(result))

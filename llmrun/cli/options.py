@@ -36,6 +36,46 @@ class SamplingOptions:
     presence_penalty: Annotated[float | None, setting("--presence-penalty", "Penalty on tokens present.")] = None
     frequency_penalty: Annotated[float | None, setting("--frequency-penalty", "Penalty per occurrence.")] = None
     ignore_eos: Annotated[bool, setting("--ignore-eos", "Go on past the end token.")] = False
+    typical: Annotated[float | None, setting("--typical", "Locally typical sampling; 1 is off.")] = None
+    top_n_sigma: Annotated[float | None, setting("--top-n-sigma", "Keep logits this near the best; 0 is off.")] = None
+    dynatemp_range: Annotated[float | None, setting("--dynatemp-range", "Vary temp by entropy, this much.")] = None
+    dynatemp_exponent: Annotated[float | None, setting("--dynatemp-exponent", "Shape of that variation.")] = None
+    dry_multiplier: Annotated[float | None, setting("--dry-multiplier", "DRY penalty on repetition.")] = None
+    dry_base: Annotated[float | None, setting("--dry-base", "Growth of the DRY penalty per token.")] = None
+    dry_allowed_length: Annotated[int | None, setting("--dry-allowed-length", "Repeats that DRY allows.")] = None
+    dry_last_n: Annotated[int | None, setting("--dry-last-n", "Tokens that DRY looks back on.")] = None
+    xtc_probability: Annotated[float | None, setting("--xtc-probability", "Chance of dropping top choices.")] = None
+    xtc_threshold: Annotated[float | None, setting("--xtc-threshold", "What counts as a top choice.")] = None
+    mirostat: Annotated[int | None, setting("--mirostat", "2 for Mirostat 2.0, 0 for off.")] = None
+    mirostat_tau: Annotated[float | None, setting("--mirostat-tau", "Target surprise, in bits.")] = None
+    mirostat_eta: Annotated[float | None, setting("--mirostat-eta", "Learning rate.")] = None
+    samplers: Annotated[str | None, setting("--samplers", "Order of the samplers.", metavar="NAME,...")] = None
+    logit_bias: Annotated[
+        list[str] | None, typer.Option("--logit-bias", help="Favour or ban a token; repeatable.", metavar="ID=BIAS")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ShapeOptions:
+    """What form an answer must have."""
+
+    json_schema: Annotated[
+        str | None,
+        typer.Option("--json-schema", "--schema", help="Answer in this JSON schema.", metavar="FILE|TEXT"),
+    ] = None
+    json_object: Annotated[bool, typer.Option("--json-object", help="Answer with a JSON object.")] = False
+    grammar: Annotated[
+        str | None, typer.Option("--grammar", "--grammar-file", help="Answer by a GBNF grammar.", metavar="FILE|TEXT")
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AdapterOptions:
+    """What is applied to the model's weights."""
+
+    lora: Annotated[
+        list[str] | None, typer.Option("--lora", help="LoRA adapter; repeatable.", metavar="FILE[:SCALE]")
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +83,14 @@ class LoadOptions:
     """How the model is loaded and how much it may hold."""
 
     ctx: Annotated[str | None, setting("-c --ctx --ctx-size", "Context in tokens, or auto.", metavar="N|auto")] = None
-    threads: Annotated[int | None, setting("-t --threads", "CPU threads; chosen from cores and load.")] = (
-        None
-    )
+    threads: Annotated[int | None, setting("-t --threads", "CPU threads; chosen from cores and load.")] = None
     gpu_layers: Annotated[
         str | None, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|N")
     ] = None
     batch: Annotated[int | None, setting("-b --batch --batch-size", "Most tokens computed in one step.")] = None
     ubatch: Annotated[int | None, setting("-ub --ubatch --ubatch-size", "Tokens computed in one pass.")] = None
     flash_attn: Annotated[str | None, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off")] = None
-    kv_type: Annotated[str | None, setting("--kv-type", "KV cache type, such as q8_0.", metavar="K[,V]")] = (
-        None
-    )
+    kv_type: Annotated[str | None, setting("--kv-type", "KV cache type, such as q8_0.", metavar="K[,V]")] = None
     cache_type_k: Annotated[str | None, typer.Option("-ctk", "--cache-type-k", hidden=True)] = None
     cache_type_v: Annotated[str | None, typer.Option("-ctv", "--cache-type-v", hidden=True)] = None
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False
@@ -70,7 +106,7 @@ class OutputOptions:
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False
 
 
-GROUPS = (SamplingOptions, LoadOptions, OutputOptions)
+GROUPS = (SamplingOptions, ShapeOptions, AdapterOptions, LoadOptions, OutputOptions)
 
 
 def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:

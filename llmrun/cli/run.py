@@ -5,7 +5,15 @@ from typing import Annotated
 import typer
 
 from llmrun.cli import prompt as prompts
-from llmrun.cli.options import LoadOptions, OutputOptions, SamplingOptions, setting, with_groups
+from llmrun.cli.options import (
+    AdapterOptions,
+    LoadOptions,
+    OutputOptions,
+    SamplingOptions,
+    ShapeOptions,
+    setting,
+    with_groups,
+)
 from llmrun.errors import UsageError
 
 
@@ -26,7 +34,12 @@ def command(
     no_stream: Annotated[bool, typer.Option("--no-stream", help="Print the answer when it is whole.")] = False,
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Print the prompt on stderr.")] = False,
     show_tokens: Annotated[bool, typer.Option("--show-tokens", help="Print its token ids on stderr.")] = False,
+    prefix: Annotated[str, typer.Option("--prefix", help="The answer begins with this text.")] = "",
+    reasoning: Annotated[str, setting("--reasoning", "Of a reasoning model.", metavar="show|hide|only")] = "show",
+    logprobs: Annotated[int, typer.Option("--logprobs", help="With --json: this many likeliest per token.")] = 0,
     sampling: SamplingOptions,
+    shape: ShapeOptions,
+    adapter: AdapterOptions,
     load: LoadOptions,
     output: OutputOptions,
 ) -> None:
@@ -36,7 +49,7 @@ def command(
 
     cat notes.txt | llmrun run smollm2 "Summarise this"
     """
-    from llmrun.cli.answering import AnswerOptions, answer_prompt
+    from llmrun.cli.answering import AnswerOptions, Groups, answer_prompt
 
     options = AnswerOptions(
         system=system,
@@ -49,13 +62,19 @@ def command(
         show_prompt=show_prompt,
         show_tokens=show_tokens,
         template=template,
+        prefix=prefix,
+        reasoning=reasoning,
+        logprobs=logprobs,
     )
+    if not 0 <= logprobs <= 1000:
+        raise UsageError(f"--logprobs {logprobs} is not between 0 and 1000")
     words = list(words or [])
     reference = model if model is not None else (words.pop(0) if words else None)
     text = prompts.gather(file or [], words, encoding)
     if not text.strip():
         raise UsageError("the prompt is empty", 'llmrun run MODEL "PROMPT", or pipe text into it')
-    raise typer.Exit(answer_prompt(reference, text, options, sampling, load, output))
+    groups = Groups(sampling, shape, adapter, load, output)
+    raise typer.Exit(answer_prompt(reference, text, options, groups))
 
 
 def _limit(max_tokens: int | None) -> int | None:

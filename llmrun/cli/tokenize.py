@@ -86,7 +86,7 @@ def _tokens(
     if not chat:
         return tokenize(raw_prompt(text, loading.header, parse_special=special), vocab)
     messages = ([Message("system", system)] if system else []) + [Message("user", text)]
-    prompt = chat_prompt(loading.info, loading.header, messages, template, report)
+    prompt = chat_prompt(loading.info, loading.header, messages, report, wanted=template)
     if prompt is None:
         raise TemplateError("this model has no chat template", "give one with --template")
     return tokenize(prompt, vocab)

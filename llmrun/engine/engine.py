@@ -58,7 +58,7 @@ class Engine:
         timings = Timings(time.perf_counter())
         try:
             self._check(request)
-            sampler = Sampler(request.sampling, self.model.vocab)
+            sampler = Sampler(request.sampling, self.model.vocab, request.answered)
         except LlmrunError as error:
             self._ended.append(_failure(sequence, timings, error.message, error.hint))
             return sequence.request_id
@@ -210,7 +210,7 @@ class Engine:
             logits = self.context.logits(index)
             logprob = token_logprob(logits, vocab.n_tokens, token, request.logprobs)
         sequence.tokens.append(token)
-        text = run.text.feed(vocab.piece(token, special=request.show_special))
+        text = run.text.feed(vocab.piece(token, special=token in request.visible))
         events.append(Token(sequence.request_id, token, text, logprob))
         reason = self._reason_to_end(sequence, run)
         if reason is not None:

@@ -12,14 +12,16 @@ FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
 class Request:
     """One prompt to continue. Without `max_tokens` it runs to an end token or the end of the context.
 
-    `logprobs` asks for the log-probabilities of that many likeliest tokens; `show_special` renders control tokens."""
+    `answered` are tokens of the answer that the prompt ends with already (a grammar counts them); `logprobs` asks for
+    the log-probabilities of that many likeliest tokens; `visible` are control tokens to give out as text."""
 
     tokens: tuple[int, ...]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int = 0
-    show_special: bool = False
+    answered: tuple[int, ...] = ()
+    visible: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 class Sampler:
     """A chain of llama.cpp samplers, with its own random state and history of accepted tokens."""
 
-    def __init__(self, params: SamplingParams, vocab: Vocab) -> None:
+    def __init__(self, params: SamplingParams, vocab: Vocab, answered: tuple[int, ...] = ()) -> None:
+        """`answered`: tokens of the answer that were not sampled here, which the grammar counts as its beginning.
+
+        Raises UsageError for parameters out of bounds, GrammarError for a grammar that does not compile or fit."""
         check_params(params)
         self._lib = capi.lib()
         self._n_vocab = vocab.n_tokens
@@ -27,6 +30,12 @@ class Sampler:
                 raise EngineError(f"llama.cpp refused a sampler: {capi.log.last_error('no reason given')}")
             self._lib.llama_sampler_chain_add(self._chain, part)
         self._candidates: Any = None
+        if self._grammar is not None:
+            for token in answered:
+                if not self._allowed(token):
+                    self.close()
+                    raise GrammarError("the answer's prefix does not fit the grammar")
+                self._lib.llama_sampler_accept(self._grammar, token)
 
     def sample(self, context: Context, index: int) -> int:
         """Choose the next token from the logits at batch index `index`, and remember it."""
@@ -35,7 +44,7 @@ class Sampler:
         return self._sample_in_grammar(context, index)
 
     def accept(self, token: int) -> None:
-        """Remember a token that was not sampled here (an answer prefix), for penalties and grammar."""
+        """Remember a chosen token, for penalties and grammar."""
         self._lib.llama_sampler_accept(self._chain, token)
         if self._grammar is not None:
             self._lib.llama_sampler_accept(self._grammar, token)

@@ -4,6 +4,7 @@ Times in seconds, speeds in tokens per second, sizes in bytes.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,22 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class TokenChance:
+    """A token, its text, and the natural log of its probability."""
+
+    id: int
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True)
+class TokenLogprobs(TokenChance):
+    """A generated token, with the likeliest that could have stood there."""
+
+    top: tuple[TokenChance, ...]
+
+
+@dataclass(frozen=True)
 class Answer:
     """Optional parts are None where they were not asked for, and are left out of the JSON."""
 
@@ -72,7 +89,7 @@ class Answer:
     build: Build
     notes: tuple[str, ...]
     reasoning: str | None = None
-    logprobs: tuple[Logprob, ...] | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     error: str | None = None
 
 
@@ -85,7 +102,7 @@ def answer(
     notes: tuple[str, ...],
     *,
     reasoning: str | None = None,
-    logprobs: tuple[Logprob, ...] | None = None,
+    logprobs: tuple[TokenLogprobs, ...] | None = None,
 ) -> Answer:
     """Gather what is known of a finished request."""
     speed = measure(finished)
@@ -120,6 +137,23 @@ def present(result: Answer) -> dict[str, Any]:
     """The answer's fields, without the optional parts that are not there."""
     fields = vars(result)
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def named_logprobs(logprobs: tuple[Logprob, ...], piece: Callable[..., bytes]) -> tuple[TokenLogprobs, ...]:
+    """Log-probabilities with the texts of their tokens."""
+
+    def text(token: int) -> str:
+        return piece(token, special=True).decode("utf-8", "replace")
+
+    return tuple(
+        TokenLogprobs(
+            one.token,
+            text(one.token),
+            one.logprob,
+            tuple(TokenChance(token, text(token), chance) for token, chance in one.top),
+        )
+        for one in logprobs
+    )
 
 
 def model_facts(info: ModelInfo, ref: str, path: str) -> ModelFacts:

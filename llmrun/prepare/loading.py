@@ -4,7 +4,6 @@ import threading
 import time
 from pathlib import Path
 
-from llmrun import paths
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import LlmrunError
 from llmrun.gguf.check import check_model
@@ -16,14 +15,10 @@ from llmrun.models.store import Store
 from llmrun.report import Report
 
 
-def open_catalog() -> Catalog:
-    return load_catalog(paths.config_dir() / "models.toml")
-
-
 def find(reference: str, report: Report, catalog: Catalog | None = None) -> resolve.Resolved:
     """The model's files on this machine, fetched first where they are not here yet."""
     store = Store()
-    found = resolve.resolve(reference, catalog or open_catalog(), store, report)
+    found = resolve.resolve(reference, catalog or load_catalog(), store, report)
     return found if found.paths else resolve.fetch(found, store, report)
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from llmrun.chat.builtin import pick
 from llmrun.chat.conversation import Message
-from llmrun.chat.template import Segment, Template, pick
+from llmrun.chat.guard import Segment
+from llmrun.chat.template import Template
 from llmrun.engine.model import Vocab
 from llmrun.gguf.header import Header
 from llmrun.gguf.info import ModelInfo
@@ -43,23 +45,31 @@ def raw_prompt(text: str, header: Header, *, parse_special: bool) -> Prompt:
 
 
 def chat_prompt(
-    info: ModelInfo, header: Header, messages: Sequence[Message], wanted: str | None, report: Report
+    info: ModelInfo,
+    header: Header,
+    messages: Sequence[Message],
+    report: Report,
+    *,
+    wanted: str | None = None,
+    prefix: str = "",
+    thinking: bool | None = None,
 ) -> Prompt | None:
     """The messages through the model's template, or the `wanted` one (a name or a file); None without any.
 
-    Raises TemplateError."""
+    `prefix` begins the answer. Raises TemplateError."""
     templates = dict(info.named_templates)
     if info.chat_template is not None:
         templates["default"] = info.chat_template
     picked = pick(templates, wanted)
     if picked is None:
         return None
-    name, source = picked
-    rendered = Template.compile(source, name=name).render(
+    rendered = Template.compile(picked.source, name=picked.name).render(
         messages,
         bos_token=token_text(header, "bos"),
         eos_token=token_text(header, "eos"),
         control_tokens=control_tokens(header),
+        prefix=prefix,
+        enable_thinking=thinking,
     )
     for note in rendered.notes:
         report.note(note)
@@ -81,3 +91,11 @@ def control_tokens(header: Header) -> list[str]:
     if not isinstance(tokens, Sequence) or not isinstance(types, Sequence):
         return []
     return [str(token) for token, type in zip(tokens, types, strict=False) if type == CONTROL]
+
+
+def visible_tokens(texts: frozenset[str], header: Header) -> frozenset[int]:
+    """The ids of tokens with these texts."""
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if not texts or not isinstance(tokens, Sequence):
+        return frozenset()
+    return frozenset(i for i, token in enumerate(tokens) if token in texts)
