@@ -7,7 +7,8 @@ from typing import NoReturn
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    from llmrun.cli import app, streams
+    from llmrun.cli import app
+    from llmrun.cli.terminal import streams
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams.set_up()

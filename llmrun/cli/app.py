@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmrun import __version__
-from llmrun.cli import streams
+from llmrun.cli.terminal import streams
 from llmrun.errors import LlmrunError
 
 # name -> (module of llmrun.cli, its line in `llmrun --help`). Only the module of the command at hand is imported.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmrun.cli import streams
+from llmrun.cli.terminal import streams
 
 
 def jsonable(value: Any) -> Any:

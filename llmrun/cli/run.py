@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from llmrun.cli import prompt as prompts
+from llmrun.cli.answering import prompt as prompts
 from llmrun.cli.options import (
     AdapterOptions,
     LoadOptions,
@@ -49,7 +49,7 @@ def command(
 
     cat notes.txt | llmrun run smollm2 "Summarise this"
     """
-    from llmrun.cli.answering import AnswerOptions, Groups, answer_prompt
+    from llmrun.cli.answering.flow import AnswerOptions, Groups, answer_prompt
 
     options = AnswerOptions(
         system=system,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli import prompt as prompts
-from llmrun.cli import streams
+from llmrun.cli.answering import prompt as prompts
 from llmrun.cli.options import OutputOptions, with_groups
+from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def command(
     if sum((ids, count, decode, json)) > 1:
         raise UsageError("--ids, --count, --decode and --json exclude each other")
     text = _text(words, file, encoding)
-    from llmrun.cli.reporting import StderrReport
+    from llmrun.cli.terminal.reporting import StderrReport
     from llmrun.engine.model import ModelSettings
     from llmrun.prepare.loading import Loading, find
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from llmrun import paths
-from llmrun.cli.streams import is_terminal
+from llmrun.cli.terminal.streams import is_terminal
 from llmrun.errors import UsageError
 
 

@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any
 
-from llmrun.cli import streams
+from llmrun.cli.terminal import streams
 
 PATIENCE_S = 0.8  # what is over sooner needs no bar
 

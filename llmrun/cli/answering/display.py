@@ -3,7 +3,7 @@
 import sys
 
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.cli import streams
+from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
 
 MODES = ("show", "hide", "only")

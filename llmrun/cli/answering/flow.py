@@ -7,11 +7,12 @@ from typing import Any
 
 from llmrun.chat.conversation import Message
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.cli import streams, wishes
-from llmrun.cli.display import Display
+from llmrun.cli.answering import wishes
+from llmrun.cli.answering.display import Display
+from llmrun.cli.answering.stream import Streamed, stats_line, stream
 from llmrun.cli.options import AdapterOptions, LoadOptions, OutputOptions, SamplingOptions, ShapeOptions
-from llmrun.cli.reporting import StderrReport
-from llmrun.cli.stream import Streamed, stats_line, stream
+from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.engine import capi
 from llmrun.engine.adapter import apply_adapters, check_adapter
 from llmrun.engine.engine import Engine

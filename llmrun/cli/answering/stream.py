@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmrun.cli.interrupts import on_interrupt
+from llmrun.cli.terminal.interrupts import on_interrupt
 from llmrun.engine.engine import Engine
 from llmrun.engine.request import Finished, Logprob, Prefilling, Request, Token
 from llmrun.engine.stats import measure

@@ -1,0 +1,1 @@
+"""What the process shows and hears: streams, notes and bars, Ctrl-C."""
