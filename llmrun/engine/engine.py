@@ -75,6 +75,28 @@ class Engine:
                 f"-c {-(-(len(request.tokens) + 256) // 256) * 256} or more makes room for it",
             )
 
+    def resident(self, slot: int = 0) -> list[int]:
+        """The tokens whose KV cells an idle slot holds, for saving its state."""
+        return list(self._residents[slot].tokens)
+
+    def adopt(self, tokens: list[int], slot: int = 0) -> None:
+        """The slot's KV cells were filled from outside and hold `tokens`; the engine must be idle."""
+        self._residents[slot] = Resident(slot, tuple(tokens))
+
+    def forget_span(self, start: int, end: int, slot: int = 0) -> bool:
+        """Take the tokens [start, end) out of an idle slot and move the later cells up, instead of computing
+        them again. The result is near, not equal, to a new computation: the later cells have seen what is gone.
+        False where the architecture's cells cannot move, or the cells are not there."""
+        resident = self._residents[slot]
+        first = self.context.first_position(slot)
+        if not (self.context.can_shift and first == 0 and 0 < start < end <= len(resident.tokens)):
+            return False
+        if not self.context.remove(slot, start, end):
+            return False
+        self.context.shift(slot, end, -1, start - end)
+        self._residents[slot] = Resident(slot, [*resident.tokens[:start], *resident.tokens[end:]])
+        return True
+
     def interrupt(self) -> None:
         """Stop as soon as possible: safe to call from a signal handler or another thread."""
         self._stop = True
