@@ -15,6 +15,7 @@ from llmrun.errors import LlmrunError
 # name -> (module of llmrun.cli, its line in `llmrun --help`). Only the module of the command at hand is imported.
 COMMANDS = {
     "run": ("run", "Answer one prompt."),
+    "chat": ("chat", "Hold a conversation."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
 }
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended

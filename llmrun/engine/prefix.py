@@ -61,3 +61,17 @@ def choose(prompt: Sequence[int], residents: Sequence[Resident], n_swa: int, who
         key=lambda r: (bool(r.tokens), r.last_used),
     )
     return Reuse(target.slot, best.slot if n else target.slot, n)
+
+
+def removed_span(prompt: Sequence[int], resident: Sequence[int]) -> tuple[int, int] | None:
+    """The span [start, end) whose removal makes `resident` a beginning of `prompt`; None where there is none.
+
+    That is what a conversation looks like after its oldest exchange left the prompt."""
+    start = common_length(prompt, resident)
+    if start == 0 or start >= len(prompt):
+        return None
+    for end in range(start + 1, len(resident)):
+        rest = len(resident) - end
+        if resident[end] == prompt[start] and list(resident[end:]) == list(prompt[start : start + rest]):
+            return start, end
+    return None

@@ -1,6 +1,6 @@
 """The token ids of a growing conversation: what was generated is kept as ids, never tokenized again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmrun.engine.model import Vocab
 from llmrun.prepare.prompt import Prompt, tokenize
@@ -8,26 +8,30 @@ from llmrun.prepare.prompt import Prompt, tokenize
 
 @dataclass
 class Transcript:
-    """What the model last read and wrote: a text, and the ids it stands for.
+    """Texts that the model has read and written, each the beginning of the next, and the ids they stand for.
 
     Tokenizing an answer's text again may cut it otherwise than the model did, and the KV cache would be of no use
-    from there on. So where a new prompt begins with the known text, the known ids are its beginning.
+    from there on. So where a new prompt begins with a known text, the known ids are its beginning.
     """
 
-    text: str = ""
-    tokens: tuple[int, ...] = ()
+    known: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
 
     def tokens_of(self, prompt: Prompt, vocab: Vocab) -> list[int]:
-        """The ids of a prompt, known ones first where it continues what is known."""
-        plain = all(segment.parse_special for segment in prompt.segments)
+        """The ids of a prompt, those of the longest known text first that it begins with."""
         text = prompt.text
-        if not (plain and self.text and text.startswith(self.text)):
+        while self.known and not text.startswith(self.known[-1][0]):
+            self.known.pop()
+        if not self.known or not _plain(prompt):
             return tokenize(prompt, vocab)
-        return [*self.tokens, *vocab.tokenize(text[len(self.text) :], parse_special=True)]
+        start, tokens = self.known[-1]
+        return [*tokens, *vocab.tokenize(text[len(start) :], parse_special=True)]
 
     def remember(self, prompt: Prompt, tokens: list[int], answer: str, generated: tuple[int, ...]) -> None:
         """Take in a prompt and the answer that followed. `answer` is the exact text of `generated`."""
-        if all(segment.parse_special for segment in prompt.segments):
-            self.text, self.tokens = prompt.text + answer, (*tokens, *generated)
-        else:
-            self.text, self.tokens = "", ()
+        if _plain(prompt):
+            self.known.append((prompt.text, tuple(tokens)))
+            self.known.append((prompt.text + answer, (*tokens, *generated)))
+
+
+def _plain(prompt: Prompt) -> bool:
+    return all(segment.parse_special for segment in prompt.segments)

@@ -1,10 +1,14 @@
 """Where the parts of an answer go: the answer to stdout, the reasoning beside it on stderr."""
 
 import sys
+from typing import TYPE_CHECKING
 
 from llmrun.chat.reasoning import ReasoningSplitter
 from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmrun.cli.terminal.markdown import MarkdownStream
 
 MODES = ("show", "hide", "only")
 
@@ -12,9 +16,11 @@ MODES = ("show", "hide", "only")
 class Display:
     """Takes a model's text as it comes. `mode` says what becomes of reasoning: shown on stderr (dimmed on a
     terminal), hidden, or alone on stdout. With `live` false nothing is written before `finish`; `silent` writes
-    nothing at all."""
+    nothing at all; `markdown` renders the answer where the terminal can."""
 
-    def __init__(self, splitter: ReasoningSplitter | None, mode: str, *, live: bool, silent: bool) -> None:
+    def __init__(
+        self, splitter: ReasoningSplitter | None, mode: str, *, live: bool, silent: bool, markdown: bool = False
+    ) -> None:
         if mode not in MODES:
             raise UsageError(f"--reasoning {mode} is none of {', '.join(MODES)}")
         self._splitter = splitter
@@ -22,6 +28,11 @@ class Display:
         self._live = live and not silent
         self._silent = silent
         self._out = streams.Answer()
+        self._markdown: "MarkdownStream | None" = None
+        if markdown and self._live and streams.has_colour(sys.stdout):
+            from llmrun.cli.terminal import markdown as rendering
+
+            self._markdown = rendering.MarkdownStream()
         self._answer: list[str] = []
         self._reasoning: list[str] = []
         self._thinking = False
@@ -58,6 +69,8 @@ class Display:
             self._stop_thinking()
             self._out.write(self.reasoning if self._mode == "only" else self.answer)
         self._stop_thinking()
+        if self._markdown is not None:
+            self._markdown.finish()
         if self._out.terminal and not self._silent:
             self._out.end()
 
@@ -69,7 +82,10 @@ class Display:
             self._think(text)
         elif kind == ("reasoning" if self._mode == "only" else "answer"):
             self._stop_thinking()
-            self._out.write(text)
+            if self._markdown is not None:
+                self._markdown.write(text)
+            else:
+                self._out.write(text)
 
     def _think(self, text: str) -> None:
         if text:

@@ -1,0 +1,1 @@
+"""The parts of a conversation in the terminal: what is typed, commands, turns."""
