@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ["GGML_NO_BACKTRACE"] = "1"
-
 import llama_cpp.llama_cpp as lib
 
 from llmrun.errors import LlmrunError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import open_header
 
-N_PROMPT, N_GENERATE = 8, 4
+MEMORY_BYTES = 4 << 30  # what a file of 1 MB may make the library ask for
+N_GENERATE = 4
 LOGGED: list[str] = []
 
 
@@ -95,7 +94,16 @@ def attempt(path: Path, checked: bool) -> str:
     return generate(path)
 
 
+def limit_memory() -> None:
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
 def main() -> None:
+    limit_memory()
+    os.environ["GGML_NO_BACKTRACE"] = "1"
     abort = lib._lib.ggml_set_abort_callback
     abort.argtypes, abort.restype = [type(on_abort)], ctypes.c_void_p
     abort(on_abort)

@@ -8,18 +8,17 @@ import math
 import re
 
 from llmrun.errors import ModelFileError
+from llmrun.gguf.check_heads import MAX_WIDTH, check_heads
 from llmrun.gguf.check_tensors import check_tensors
 from llmrun.gguf.check_tokens import check_tokens
 from llmrun.gguf.header import Header
 from llmrun.gguf.keys import MAX_LAYERS, Keys
 from llmrun.gguf.kind import refuse_non_model, split
-from llmrun.gguf.values import NumberArray
+from llmrun.gguf.values import NumberArray, shown
 
 _MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _MAX_CONTEXT = 1 << 30
-_MAX_WIDTH = 1 << 20  # embedding and feed-forward lengths; the largest known is 53,248
-_MAX_HEADS = 1 << 14
-_ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
+_MAX_POOLING = 4  # LLAMA_POOLING_TYPE_RANK
 _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon")
 
 
@@ -33,7 +32,7 @@ def check_model(header: Header, *other_parts: Header) -> None:
     _check_arch(keys)
     n_layer = _check_layers(keys)
     _check_sizes(keys, n_layer)
-    _check_heads(keys, n_layer)
+    check_heads(keys, n_layer)
     _check_experts(keys, n_layer)
     _check_numbers(keys)
     check_tokens(keys)
@@ -52,7 +51,7 @@ def check_complete(header: Header) -> None:
 
 def _check_arch(keys: Keys) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", keys.arch):
-        keys.refuse("general.architecture", f"is {keys.header.metadata.get('general.architecture')!r}")
+        keys.refuse("general.architecture", f"is {shown(keys.header.metadata.get('general.architecture'))}")
 
 
 def _required(keys: Keys, key: str, least: int, most: int) -> int:
@@ -73,45 +72,18 @@ def _check_layers(keys: Keys) -> int:
 
 def _check_sizes(keys: Keys, n_layer: int) -> None:
     _required(keys, "context_length", 1, _MAX_CONTEXT)
-    _required(keys, "embedding_length", 1, _MAX_WIDTH)
+    n_embd = _required(keys, "embedding_length", 1, MAX_WIDTH)
     for size in keys.per_layer(keys.own("feed_forward_length"), n_layer) or ():
-        if size > _MAX_WIDTH:
-            keys.refuse(
-                keys.own("feed_forward_length"), f"is {size}; the most that can be meant is {_MAX_WIDTH}"
-            )
-
-
-def _check_heads(keys: Keys, n_layer: int) -> None:
-    key, key_kv = keys.own("attention.head_count"), keys.own("attention.head_count_kv")
-    n_head = keys.per_layer(key, n_layer) or (0,) * n_layer
-    n_head_kv = keys.per_layer(key_kv, n_layer) or n_head
-    if max(n_head) > _MAX_HEADS:
-        keys.refuse(key, f"is {max(n_head)}; the most that can be meant is {_MAX_HEADS}")
-    for heads, kv in zip(n_head, n_head_kv, strict=True):
-        if kv and heads and heads % kv:
-            keys.refuse(key_kv, f"is {kv}, which does not divide the {heads} heads")
-    n_embd = keys.integer(keys.own("embedding_length")) or 0
-    head_dim = n_embd // n_head[0] if n_head[0] else 0
-    for name in ("key_length", "value_length"):
-        size = keys.integer(keys.own(f"attention.{name}"))
-        if n_head[0] and not 0 < (head_dim if size is None else size) <= _MAX_WIDTH:
-            keys.refuse(
-                keys.own(f"attention.{name}"), f"is {size}, with {n_head[0]} heads of {n_embd} in all"
-            )
-    _check_rope(keys, keys.integer(keys.own("attention.key_length")) or head_dim)
-
-
-def _check_rope(keys: Keys, head_dim: int) -> None:
-    scaling = keys.text(keys.own("rope.scaling.type"))
-    if scaling is not None and scaling not in _ROPE_SCALINGS:
-        keys.refuse(
-            keys.own("rope.scaling.type"), f"is {scaling!r}; llama.cpp knows {', '.join(_ROPE_SCALINGS)}"
-        )
-    n_dims = keys.integer(keys.own("rope.dimension_count"))
-    if n_dims is not None and head_dim and (n_dims % 2 or n_dims > head_dim):
-        keys.refuse(
-            keys.own("rope.dimension_count"), f"is {n_dims}, not an even number up to the head's {head_dim}"
-        )
+        if size > MAX_WIDTH:
+            keys.refuse(keys.own("feed_forward_length"), f"is {size}; no model has more than {MAX_WIDTH}")
+    pooling = keys.integer(keys.own("pooling_type")) or 0
+    if pooling > _MAX_POOLING:
+        keys.refuse(keys.own("pooling_type"), f"is {pooling}; llama.cpp knows 0 to {_MAX_POOLING}")
+    # Without a projection of its own (dense_2), llama.cpp copies that many numbers out of n_embd.
+    n_out = keys.integer(keys.own("embedding_length_out")) or 0
+    projected = any(tensor.name.startswith("dense_2") for tensor in keys.header.tensors)
+    if n_out > n_embd and not projected and keys.arch != "deepseek4":
+        keys.refuse(keys.own("embedding_length_out"), f"is {n_out}, of {n_embd}")
 
 
 def _check_experts(keys: Keys, n_layer: int) -> None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from llmrun.errors import ModelFileError
 from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.keys import Keys
+from llmrun.gguf.values import shown
 
 _NO_WEIGHTS = ("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K")
 # Tables of ids, not weights.
 _ID_TABLES = ("d2t", "ffn_gate_tid2eid", "masked_embd_ordering")
 # Added to activations, multiplied with them, or read as plain floats: the CPU kernels abort on all but F32.
 _F32_ONLY = re.compile(
-    r"\.bias$|norm|(^|\.)(ssm_a|ssm_d|ssm_conv1d\w*|shortconv\.conv|rope_freqs|rope_factors_\w+|attn_sinks"
+    r"\.bias$|norm|(^|\.)(token_types|ssm_a|ssm_d|ssm_conv1d\w*|shortconv\.conv|rope_freqs|rope_factors_\w+|attn_sinks"
     r"|exp_probs_b\w*|time_mix_(first|decay|lerp\w*|ln|w0|a0|v0|k_k|k_a|r_k)|channel_mix_lerp\w*|layer_output_scale)"
     r"(\.|$)"
 )
@@ -34,4 +35,6 @@ def check_tensors(keys: Keys, tensors: Sequence[TensorInfo]) -> None:
 
 
 def _refuse(file: str, tensor: TensorInfo, reason: str) -> None:
-    raise ModelFileError(f"{file}: tensor {tensor.name} {reason}", "fetch another file of the model")
+    raise ModelFileError(
+        f"{file}: tensor {shown(tensor.name)[1:-1]} {reason}", "fetch another file of the model"
+    )

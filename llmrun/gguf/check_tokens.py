@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from llmrun.errors import ModelFileError
 from llmrun.gguf.keys import Keys
-from llmrun.gguf.values import FLOAT32, INT32, NumberArray
+from llmrun.gguf.values import FLOAT32, INT32, NumberArray, shown
 
 _MODEL = "tokenizer.ggml.model"
 _TOKENS = "tokenizer.ggml.tokens"
@@ -41,11 +41,12 @@ def check_tokens(keys: Keys) -> None:
 
 
 def _check_distinct(keys: Keys, encoded: tuple[bytes, ...]) -> None:
-    """llama.cpp asserts that no two tokens have the same text; an empty one is named by its place."""
+    """llama.cpp asserts that no two tokens have the same text, which it reads up to a NUL."""
     distinct = set(encoded)
+    if b"" in distinct or b"\0" in b"".join(encoded):
+        texts = (text.partition(b"\0")[0] for text in encoded)
+        distinct = {text or b"[EMPTY_%d]" % id for id, text in enumerate(texts)}
     n_same = len(encoded) - len(distinct)
-    if b"" in distinct:
-        n_same -= encoded.count(b"") - 1
     if n_same:
         keys.refuse(_TOKENS, f"has {n_same} tokens with the text of another, of {len(encoded)}")
 
@@ -55,7 +56,7 @@ def _check_length(keys: Keys, key: str, types: Collection[int], n_tokens: int) -
         return
     value = keys.header.metadata[key]
     if not isinstance(value, NumberArray) or value.type not in types or len(value) < n_tokens:
-        keys.refuse(key, f"is {value!r}, not one number for each of {n_tokens} tokens")
+        keys.refuse(key, f"is {shown(value)}, not one number for each of {n_tokens} tokens")
 
 
 def _check_special(keys: Keys, model: str, n_tokens: int) -> None:

@@ -51,8 +51,8 @@ def _describe(head: bytes, file_size: int) -> tuple[str, str]:
         return f"an old {_LEGACY[head[:4]]} file, from before August 2023", "fetch a GGUF of the model"
     if not head.strip(b"\0"):
         return "a run of zeros", "the download reserved the space and never filled it: fetch it again"
-    shown = head[:4].decode("ascii", "replace") if head[:4].isalnum() else head[:4].hex(" ")
-    return f"a file that starts with {shown!r}", "a GGUF starts with the letters GGUF"
+    start = head[:4].decode("ascii") if head[:4].isalnum() else head[:4].hex(" ")
+    return f"a file that starts with {start!r}", "a GGUF starts with the letters GGUF"
 
 
 def _is_safetensors(head: bytes, file_size: int) -> bool:

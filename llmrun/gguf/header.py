@@ -27,6 +27,7 @@ from llmrun.gguf.values import (
     StringArray,
     Value,
     decode_text,
+    shown,
 )
 
 Read = Callable[[int, int], bytes]
@@ -251,20 +252,20 @@ def _read_metadata(source: _Source, n_keys: int) -> tuple[dict[str, Value], dict
         what = f"metadata key {index}"
         key = _name(source, source.string(f"the name of {what}", _MAX_KEY_BYTES), what)
         if not key or key in metadata:
-            source.corrupt(f"duplicate metadata key {key!r}" if key else f"{what} has no name")
+            source.corrupt(f"duplicate metadata key {shown(key)}" if key else f"{what} has no name")
         type = source.number(UINT32)
         if type == ARRAY:
             type = source.number(UINT32)
             metadata[key] = _read_array(source, key, type)
         elif type == STRING:
-            raw = source.string(f"the text of {key!r}")
+            raw = source.string(f"the text of {shown(key)}")
             metadata[key] = text = decode_text(raw)
             if "\ufffd" in text and text.encode() != raw:
                 not_utf8.append(key)
         elif type in SCALARS:
             metadata[key] = _read_scalar(source, type)
         else:
-            source.corrupt(f"metadata key {key!r} has type {type}, which does not exist")
+            source.corrupt(f"metadata key {shown(key)} has type {type}, which does not exist")
         types[key] = type
     return metadata, types, not_utf8
 
@@ -279,15 +280,15 @@ def _read_scalar(source: _Source, type: int) -> int | float | bool:
 def _read_array(source: _Source, key: str, type: int) -> NumberArray | StringArray:
     count = source.number(UINT64)
     if type == STRING:
-        source.check_count(f"strings in {key!r}", count, _MAX_ARRAY, 8)
+        source.check_count(f"strings in {shown(key)}", count, _MAX_ARRAY, 8)
         return source.strings(count)
     if type not in SCALARS:
         source.corrupt(
-            f"metadata key {key!r} is an array of arrays"
+            f"metadata key {shown(key)} is an array of arrays"
             if type == ARRAY
-            else f"metadata key {key!r} is an array of type {type}, which does not exist"
+            else f"metadata key {shown(key)} is an array of type {type}, which does not exist"
         )
-    source.check_count(f"values in {key!r}", count, _MAX_ARRAY, SCALARS[type].size)
+    source.check_count(f"values in {shown(key)}", count, _MAX_ARRAY, SCALARS[type].size)
     return NumberArray(type, source.take(count * SCALARS[type].size))
 
 
@@ -297,20 +298,22 @@ def _read_tensors(source: _Source, n_tensors: int, alignment: int) -> tuple[Tens
     for index in range(n_tensors):
         name = _name(source, source.string(f"the name of tensor {index}", _MAX_NAME_BYTES), f"tensor {index}")
         if name in tensors:
-            source.corrupt(f"duplicate tensor name {name!r}")
+            source.corrupt(f"duplicate tensor name {shown(name)}")
         n_dims = source.number(UINT32)
         if n_dims > _MAX_DIMS:
-            source.corrupt(f"tensor {name!r} claims {n_dims} dimensions; the most is {_MAX_DIMS}")
+            source.corrupt(f"tensor {shown(name)} claims {n_dims} dimensions; the most is {_MAX_DIMS}")
         layout = _TENSOR_TAILS[n_dims]
         *shape, type_id, offset = layout.unpack(source.take(layout.size))
         type = _tensor_type(source, name, type_id)
         n_bytes = _tensor_bytes(source, name, shape, type)
         if offset != next_offset:
-            source.corrupt(f"tensor {name!r} starts at {offset}; after the one before it comes {next_offset}")
+            source.corrupt(
+                f"tensor {shown(name)} starts at {offset}; after the one before it comes {next_offset}"
+            )
         tensors[name] = TensorInfo(name, tuple(shape), type, offset, n_bytes)
         next_offset = offset + _pad(n_bytes, alignment)
         if next_offset > _MAX_FILE:
-            source.corrupt(f"tensor {name!r} would end at byte {next_offset}")
+            source.corrupt(f"tensor {shown(name)} would end at byte {next_offset}")
     return tuple(tensors.values())
 
 
@@ -329,17 +332,19 @@ def _tensor_type(source: _Source, name: str, id: int) -> TensorType:
         )
     type = TENSOR_TYPES.get(id)
     if type is None:
-        source.corrupt(f"tensor {name!r} has type {id}, which is not known here")
+        source.corrupt(f"tensor {shown(name)} has type {id}, which is not known here")
     return type
 
 
 def _tensor_bytes(source: _Source, name: str, shape: list[int], type: TensorType) -> int:
     n_elements = prod(shape)
     if n_elements >= 1 << 63 or max(shape, default=0) >= 1 << 63:
-        source.corrupt(f"tensor {name!r} has shape {shape}: more elements than 64 bits can count")
+        source.corrupt(f"tensor {shown(name)} has shape {shape}: more elements than 64 bits can count")
     row = shape[0] if shape else 1
     if row % type.block_size:
-        source.corrupt(f"tensor {name!r} has rows of {row}; {type.name} needs multiples of {type.block_size}")
+        source.corrupt(
+            f"tensor {shown(name)} has rows of {row}; {type.name} needs multiples of {type.block_size}"
+        )
     return n_elements // type.block_size * type.block_bytes
 
 

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from llmrun.errors import ModelFileError
 from llmrun.gguf.header import Header
-from llmrun.gguf.values import NumberArray, StringArray
+from llmrun.gguf.values import NumberArray, StringArray, shown
 
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 
@@ -26,13 +26,14 @@ class Keys:
 
     def refuse(self, key: str, reason: str) -> NoReturn:
         raise ModelFileError(
-            f"{self.header.name}: metadata key {key} {reason}", "the file is damaged or was converted wrongly"
+            f"{self.header.name}: metadata key {shown(key)[1:-1]} {reason}",
+            "the file is damaged or was converted wrongly",
         )
 
     def text(self, key: str) -> str | None:
         value = self.header.metadata.get(key)
         if value is not None and not isinstance(value, str):
-            self.refuse(key, f"is {value!r}, not a text")
+            self.refuse(key, f"is {shown(value)}, not a text")
         return value
 
     def integer(self, key: str) -> int | None:
@@ -41,7 +42,7 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            self.refuse(key, f"is {value!r}, not a count")
+            self.refuse(key, f"is {shown(value)}, not a count")
         return value
 
     def number(self, key: str) -> float | None:
@@ -49,25 +50,25 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            self.refuse(key, f"is {value!r}, not a number")
+            self.refuse(key, f"is {shown(value)}, not a number")
         return float(value)
 
     def flag(self, key: str) -> bool | None:
         value = self.header.metadata.get(key)
         if value is not None and not isinstance(value, bool):
-            self.refuse(key, f"is {value!r}, not true or false")
+            self.refuse(key, f"is {shown(value)}, not true or false")
         return value
 
     def texts(self, key: str) -> StringArray | None:
         value = self.header.metadata.get(key)
         if value is not None and not isinstance(value, StringArray):
-            self.refuse(key, f"is {value!r}, not an array of texts")
+            self.refuse(key, f"is {shown(value)}, not an array of texts")
         return value
 
     def numbers(self, key: str) -> NumberArray | None:
         value = self.header.metadata.get(key)
         if value is not None and not isinstance(value, NumberArray):
-            self.refuse(key, f"is {value!r}, not an array of numbers")
+            self.refuse(key, f"is {shown(value)}, not an array of numbers")
         return value
 
     def per_layer(self, key: str, n_layer: int) -> tuple[int, ...] | None:
@@ -78,5 +79,5 @@ class Keys:
             return None if count is None else (count,) * n_layer
         counts = tuple(int(number) if number == number else -1 for number in value)
         if len(counts) != n_layer or min(counts, default=0) < 0:
-            self.refuse(key, f"is {value!r}, not {n_layer} counts (one for each layer)")
+            self.refuse(key, f"is {shown(value)}, not {n_layer} counts (one for each layer)")
         return counts

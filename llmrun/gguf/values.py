@@ -32,6 +32,12 @@ def decode_text(raw: bytes | bytearray) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def shown(value: object) -> str:
+    """A value as a message may hold it: short, and with control characters escaped."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
 @dataclass(frozen=True, eq=False)
 class NumberArray(Sequence[int | float | bool]):
     """An array of numbers or booleans inside a header, decoded when first used."""
