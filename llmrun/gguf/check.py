@@ -18,6 +18,7 @@ from llmrun.gguf.values import NumberArray, shown
 
 _MAX_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 _MAX_CONTEXT = 1 << 30
+_MAX_WINDOW = 1 << 24
 _MAX_POOLING = 4  # LLAMA_POOLING_TYPE_RANK
 _EPSILONS = ("layer_norm_epsilon", "layer_norm_rms_epsilon", "group_norm_epsilon")
 
@@ -76,6 +77,9 @@ def _check_sizes(keys: Keys, n_layer: int) -> None:
     for size in keys.per_layer(keys.own("feed_forward_length"), n_layer) or ():
         if size > MAX_WIDTH:
             keys.refuse(keys.own("feed_forward_length"), f"is {size}; no model has more than {MAX_WIDTH}")
+    window = keys.integer(keys.own("attention.sliding_window")) or 0
+    if window > _MAX_WINDOW:  # llama.cpp reserves memory for it at each step
+        keys.refuse(keys.own("attention.sliding_window"), f"is {window}; no model has more than {_MAX_WINDOW}")
     pooling = keys.integer(keys.own("pooling_type")) or 0
     if pooling > _MAX_POOLING:
         keys.refuse(keys.own("pooling_type"), f"is {pooling}; llama.cpp knows 0 to {_MAX_POOLING}")
