@@ -79,7 +79,7 @@ def _check_sizes(keys: Keys, n_layer: int) -> None:
             keys.refuse(keys.own("feed_forward_length"), f"is {size}; no model has more than {MAX_WIDTH}")
     window = keys.integer(keys.own("attention.sliding_window")) or 0
     if window > _MAX_WINDOW:  # llama.cpp reserves memory for it at each step
-        keys.refuse(keys.own("attention.sliding_window"), f"is {window}; no model has more than {_MAX_WINDOW}")
+        keys.refuse(keys.own("attention.sliding_window"), f"is {window}; no model has over {_MAX_WINDOW}")
     pooling = keys.integer(keys.own("pooling_type")) or 0
     if pooling > _MAX_POOLING:
         keys.refuse(keys.own("pooling_type"), f"is {pooling}; llama.cpp knows 0 to {_MAX_POOLING}")
