@@ -29,6 +29,7 @@ FORMS: list[tuple[str, Ref]] = [
     ("./m.gguf", FileRef(Path("m.gguf"))),
     ("m.gguf", FileRef(Path("m.gguf"))),
     ("M.GGUF", FileRef(Path("M.GGUF"))),
+    ("a/m.gguf", FileRef(Path("a/m.gguf"))),
     ("a/b/m.gguf", FileRef(Path("a/b/m.gguf"))),
     ("../m", FileRef(Path("../m"))),
     (".", FileRef(Path())),

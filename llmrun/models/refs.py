@@ -90,7 +90,7 @@ def parse_ref(text: str, look: bool = True) -> Ref:
     if host.lower() in HUB_HOSTS:
         return _hub_page(text, path)
     repo = re.fullmatch(_REPO, text, re.ASCII) if "/" in text else None
-    if repo:
+    if repo and (repo[3] or not text.lower().endswith(".gguf")):
         return HubRef(repo[1], repo[3], _unquoted(repo[2]))
     if text.lower().endswith(".gguf"):
         return FileRef(expanded(text))
