@@ -80,13 +80,13 @@ def to_json(
     )
 
 
-def date_formatter(now: datetime | None) -> Callable[[str], str]:
-    """The `strftime_now` of templates; `now` stands in for the clock."""
+def date_formatter(now: datetime) -> Callable[[str], str]:
+    """The `strftime_now` of templates."""
 
     def strftime_now(form: str) -> str:
         if len(form) > bounds.MAX_DATE_FORMAT:
             raise LimitExceeded("it asks for a date in a form longer than any date")
-        return (now or datetime.now()).strftime(form)
+        return now.strftime(form)
 
     return strftime_now
 
@@ -305,14 +305,24 @@ def environment() -> Sandbox:
     return Sandbox()
 
 
-def render(
-    program: Template, messages: list[dict[str, Any]], variables: Mapping[str, Any], now: datetime | None
-) -> str:
-    """The text `program` makes. Raises whatever goes wrong in it; `now` stands in for the clock."""
+def render(program: Template, variables: Mapping[str, Any], now: datetime, budget: Budget) -> str:
+    """The text `program` makes; `now` is its clock. Raises whatever goes wrong in it."""
     env = environment()
     with env.lock:
-        env.budget = Budget([messages, dict(variables)])
-        return str(program.render(messages=messages, strftime_now=date_formatter(now), **variables))
+        env.budget = budget
+        return str(program.render(variables, strftime_now=date_formatter(now)))
+
+
+def variables_of(source: str) -> set[str]:
+    """Names in a template that are not attributes: its variables, and some words of the language."""
+    names = set()
+    before = ""
+    for _, kind, text in environment().lex(source):
+        if kind == "name" and before != ".":
+            names.add(text)
+        if kind != "whitespace":
+            before = text
+    return names
 
 
 def line_of(error: Exception) -> str:

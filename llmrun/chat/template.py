@@ -4,10 +4,12 @@ Knows nothing of token ids: the caller says which texts are control tokens, and 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from llmrun.chat.budget import Budget
 from llmrun.chat.conversation import Message, Role
 from llmrun.chat.guard import Guard, Segment, unused_characters
 from llmrun.errors import TemplateError, TemplateRefusedError
@@ -15,6 +17,9 @@ from llmrun.errors import TemplateError, TemplateRefusedError
 HINT = "use another template with --template NAME|FILE, or send the prompt as it is with --raw"
 JOINED = "the template takes no two turns of one role in a row: they were joined"
 MERGED = "the template takes no system message: it was put before the first user message"
+NO_TOOLS = "the template asks for tools and documents: it was given none"
+NO_SWITCH = "the template has no switch for reasoning: the model decides"
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 
 
@@ -92,32 +97,69 @@ class Template:
         hidden = [
             replace(m, content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages
         ]
-        variables = {
+        variables: dict[str, Any] = {
             "bos_token": bos_token,
             "eos_token": eos_token,
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
-            "documents": None,
-            **(extra or {}),
         }
-        notes: tuple[str, ...] = ()
         if enable_thinking is not None:
             variables |= dict.fromkeys(THINKING_SWITCHES, enable_thinking)
-            if not any(switch in self.source for switch in THINKING_SWITCHES):
-                notes = ("the template has no switch for reasoning: the model decides",)
-        job = Rendering(self, variables, free, now)
-        text, changes = job.with_prefix(hidden, guard.hide(prefix)) if prefix else job.accepted(hidden)
-        return Rendered(guard.segments(text), notes + changes, bool(bos_token) and text.startswith(bos_token))
+        variables |= extra or {}
+        attempt = Attempt(self, variables, free, now or datetime.now(), Budget([texts, variables]))
+        text, notes = attempt.text(hidden, guard.hide(prefix))
+        if enable_thinking is not None and not self.reads(THINKING_SWITCHES):
+            notes = (*notes, NO_SWITCH)
+        return Rendered(guard.segments(text), notes, bool(bos_token) and text.startswith(bos_token))
+
+    def reads(self, names: Collection[str]) -> bool:
+        """Whether the template looks at a variable of one of these names."""
+        from llmrun.chat.sandbox import variables_of
+
+        return not variables_of(self.source).isdisjoint(names)
 
 
 @dataclass(frozen=True)
-class Rendering:
-    """One rendering of a template, in as many attempts as it takes."""
+class Attempt:
+    """One rendering, in as many tries as it takes."""
 
     template: Template
     variables: Mapping[str, Any]
     free: Iterator[str]  # characters that occur nowhere
-    now: datetime | None
+    now: datetime
+    budget: Budget  # of all tries together
+
+    def text(self, messages: Sequence[Message], prefix: str) -> tuple[str, tuple[str, ...]]:
+        """The prompt and notes on it. A template that fails without tools gets empty lists of them."""
+        with_none = replace(self, variables={"tools": None, "documents": None, **self.variables})
+        try:
+            return with_none.prefixed(messages, prefix)
+        except TemplateRefusedError:
+            raise
+        except TemplateError as error:
+            date = f"{self.now:%B %d %Y}"
+            empty = {"tools": [], "documents": [], "functions": "[]", "datetime": date, **self.variables}
+            try:
+                text, notes = replace(self, variables=empty).prefixed(messages, prefix)
+            except TemplateError:
+                raise error from None
+            return text, (*notes, NO_TOOLS)
+
+    def prefixed(self, messages: Sequence[Message], prefix: str) -> tuple[str, tuple[str, ...]]:
+        """A prompt that ends right after `prefix`, within the assistant's turn.
+
+        The turn is rendered as a finished one and cut, so that a template that opens with reasoning, or names
+        a channel, does here what it does before an answer.
+        """
+        if not prefix:
+            return self.accepted(messages)
+        end = next(self.free)
+        finished = replace(self, variables={**self.variables, "add_generation_prompt": False})
+        with suppress(TemplateError):
+            text, notes = finished.accepted([*messages, Message("assistant", prefix + end)])
+            if prefix + end in text:
+                return text[: text.rindex(end)], notes
+        text, notes = self.accepted(messages)
+        return text + prefix, notes
 
     def accepted(self, messages: Sequence[Message]) -> tuple[str, tuple[str, ...]]:
         """The text of the first form that the template takes and prints in full, and notes on it."""
@@ -127,7 +169,7 @@ class Rendering:
         partial: tuple[str, tuple[str, ...]] | None = None
         for form in forms(messages):
             try:
-                text = self.text(form)
+                text = self.rendered(form)
             except RefusedByTemplate as error:
                 refusal = one_line(error)
                 continue
@@ -140,30 +182,13 @@ class Rendering:
             return partial
         raise TemplateRefusedError(f"{self.template.name} refuses the messages: {refusal}", HINT)
 
-    def with_prefix(self, messages: Sequence[Message], prefix: str) -> tuple[str, tuple[str, ...]]:
-        """A prompt that ends within the assistant's turn, right after `prefix`.
-
-        The turn is rendered as a finished one and cut, so that a template that opens with reasoning, or names
-        a channel, does here what it does before an answer.
-        """
-        end = next(self.free)
-        turn = Message("assistant", prefix + end)
-        try:
-            closed = replace(self, variables={**self.variables, "add_generation_prompt": False})
-            text, notes = closed.accepted([*messages, turn])
-        except TemplateError:
-            text, notes = "", ()
-        if prefix + end in text:
-            return text[: text.rindex(end)], notes
-        text, notes = self.accepted(messages)
-        return text + prefix, notes
-
-    def text(self, form: Form) -> str:
+    def rendered(self, form: Form) -> str:
         """Raises RefusedByTemplate where the template calls raise_exception, TemplateError where it fails."""
         from llmrun.chat import sandbox
 
+        variables = {**self.variables, "messages": form.variables()}
         try:
-            return sandbox.render(self.template.program, form.variables(), self.variables, self.now)
+            return sandbox.render(self.template.program, variables, self.now, self.budget)
         except sandbox.RefusedByTemplate:
             raise
         except Exception as error:
@@ -171,7 +196,7 @@ class Rendering:
             raise TemplateError(f"{where}: {one_line(error)}", HINT) from error
 
     def lost(self, form: Form, text: str) -> list[Role]:
-        """Roles whose message the template does not print. One that changes the message's text prints it."""
+        """Roles whose message the template does not print, not even changed."""
         return [
             message.role
             for index, message in enumerate(form.messages)
@@ -185,9 +210,9 @@ class Rendering:
         messages = list(form.messages)
         messages[index] = replace(messages[index], content=mark)
         try:
-            return mark in self.text(replace(form, messages=tuple(messages)))
+            return mark in self.rendered(replace(form, messages=tuple(messages)))
         except Exception:
-            return True  # it looks into the text, so it is not ignored
+            return True  # it looks into the text, so it does not pass over it
 
 
 def forms(messages: Sequence[Message]) -> Iterator[Form]:
@@ -221,7 +246,7 @@ def as_variables(message: Message, typed: bool) -> dict[str, Any]:
     content = [{"type": "text", "text": message.content}] if typed else message.content
     values: dict[str, Any] = {"role": message.role, "content": content}
     if message.reasoning:
-        values["reasoning_content"] = message.reasoning
+        values |= dict.fromkeys(REASONING_KEYS, message.reasoning)
     return values
 
 
