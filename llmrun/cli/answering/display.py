@@ -28,7 +28,7 @@ class Display:
         self._live = live and not silent
         self._silent = silent
         self._out = streams.Answer()
-        self._markdown: "MarkdownStream | None" = None
+        self._markdown: MarkdownStream | None = None
         if markdown and self._live and streams.has_colour(sys.stdout):
             from llmrun.cli.terminal import markdown as rendering
 

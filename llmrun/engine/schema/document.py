@@ -34,9 +34,7 @@ _UNENFORCED: dict[str, tuple[object, ...]] = {
     "$recursiveRef": (),
 }
 _CONSTRAINING = frozenset(
-    "type enum const properties required additionalProperties minProperties maxProperties items prefixItems "
-    "additionalItems minItems maxItems minLength maxLength pattern format minimum maximum exclusiveMinimum "
-    "exclusiveMaximum multipleOf".split()
+    ["type", "enum", "const", "properties", "required", "additionalProperties", "minProperties", "maxProperties", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]
 )
 HINT = "the README, under 'Structured output', lists what a schema may say"
 

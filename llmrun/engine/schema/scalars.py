@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from llmrun.engine.gbnf.automaton import Both, Length, Machine, TooManyStates, Words, explore, write
-from llmrun.engine.gbnf.charset import EVERY, CharSet, intersection
+from llmrun.engine.gbnf.charset import EVERY, intersection
 from llmrun.engine.gbnf.decimals import FLOAT_DIGITS, Decimals, Interval
 from llmrun.engine.gbnf.pattern import PatternError
 from llmrun.engine.gbnf.writer import Rules, char_class, literal
