@@ -142,9 +142,7 @@ def _other_tensor(rng: random.Random, array: "np.ndarray[Any, Any]", how: int) -
     if how == 1:
         return array.astype(rng.choice(DTYPES))
     if how == 2:
-        return rng.choice(
-            (array.T, array[:1], array.reshape(-1), array[..., :32], np.concatenate((array, array)))
-        )
+        return rng.choice((array.T, array[:1], array.reshape(-1), array[..., :32], np.concatenate((array, array))))
     return np.full_like(array, rng.choice(FLOATS))
 
 

@@ -275,7 +275,7 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 def _add_tensor(writer: gguf.GGUFWriter, name: str, array: "np.ndarray[Any, Any]", qtype: str) -> None:
     """As llama-quantize does: only matrices are quantized; norms, biases and an expert router stay F32."""
-    keep = array.ndim < 2 or qtype == "F32" or array.dtype != np.float32
+    keep = array.ndim < 2 or qtype == "F32" or array.dtype != np.float32 or array.shape[-1] % 32
     if keep or "ffn_gate_inp" in name or name.startswith(("position_embd", "token_types")):
         writer.add_tensor(name, array)
         return

@@ -100,9 +100,7 @@ def _check_experts(keys: Keys, n_layer: int) -> None:
     n_groups = keys.integer(keys.own("expert_group_count")) or 0
     n_groups_used = keys.integer(keys.own("expert_group_used_count")) or 0
     if n_groups and (n_groups >= n_expert or n_expert % n_groups):
-        keys.refuse(
-            keys.own("expert_group_count"), f"is {n_groups}, which does not divide {n_expert} experts"
-        )
+        keys.refuse(keys.own("expert_group_count"), f"is {n_groups}, which does not divide {n_expert} experts")
     if n_groups > 1 and not 0 < n_groups_used < n_groups:
         keys.refuse(keys.own("expert_group_used_count"), f"is {n_groups_used}, of {n_groups} groups")
 

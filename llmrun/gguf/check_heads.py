@@ -43,9 +43,7 @@ def check_heads(keys: Keys, n_layer: int) -> None:
             keys.refuse(key_kv, f"is {kv}, which does not divide the {heads} heads")
     scaling = keys.text(keys.own("rope.scaling.type"))
     if scaling is not None and scaling not in _ROPE_SCALINGS:
-        keys.refuse(
-            keys.own("rope.scaling.type"), f"is {shown(scaling)}, none of {', '.join(_ROPE_SCALINGS)}"
-        )
+        keys.refuse(keys.own("rope.scaling.type"), f"is {shown(scaling)}, none of {', '.join(_ROPE_SCALINGS)}")
     if n_head[0]:
         _check_head_size(keys, n_head[0])
 

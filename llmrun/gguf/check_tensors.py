@@ -35,6 +35,4 @@ def check_tensors(keys: Keys, tensors: Sequence[TensorInfo]) -> None:
 
 
 def _refuse(file: str, tensor: TensorInfo, reason: str) -> None:
-    raise ModelFileError(
-        f"{file}: tensor {shown(tensor.name)[1:-1]} {reason}", "fetch another file of the model"
-    )
+    raise ModelFileError(f"{file}: tensor {shown(tensor.name)[1:-1]} {reason}", "fetch another file of the model")

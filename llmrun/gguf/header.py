@@ -142,9 +142,7 @@ def read_header(read: Read, file_size: int, name: str) -> Header:
     alignment = _alignment(source, metadata, types)
     tensors = _read_tensors(source, n_tensors, alignment)
     data_offset = _pad(source.pos, alignment) if tensors else source.pos
-    header = Header(
-        name, version, metadata, types, tensors, data_offset, alignment, file_size, tuple(not_utf8)
-    )
+    header = Header(name, version, metadata, types, tensors, data_offset, alignment, file_size, tuple(not_utf8))
     _refuse_joined(header, read)
     return header
 
@@ -307,9 +305,7 @@ def _read_tensors(source: _Source, n_tensors: int, alignment: int) -> tuple[Tens
         type = _tensor_type(source, name, type_id)
         n_bytes = _tensor_bytes(source, name, shape, type)
         if offset != next_offset:
-            source.corrupt(
-                f"tensor {shown(name)} starts at {offset}; after the one before it comes {next_offset}"
-            )
+            source.corrupt(f"tensor {shown(name)} starts at {offset}; after the one before it comes {next_offset}")
         tensors[name] = TensorInfo(name, tuple(shape), type, offset, n_bytes)
         next_offset = offset + _pad(n_bytes, alignment)
         if next_offset > _MAX_FILE:
@@ -342,9 +338,7 @@ def _tensor_bytes(source: _Source, name: str, shape: list[int], type: TensorType
         source.corrupt(f"tensor {shown(name)} has shape {shape}: more elements than 64 bits can count")
     row = shape[0] if shape else 1
     if row % type.block_size:
-        source.corrupt(
-            f"tensor {shown(name)} has rows of {row}; {type.name} needs multiples of {type.block_size}"
-        )
+        source.corrupt(f"tensor {shown(name)} has rows of {row}; {type.name} needs multiples of {type.block_size}")
     return n_elements // type.block_size * type.block_bytes
 
 

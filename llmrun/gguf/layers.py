@@ -141,9 +141,7 @@ def read_layers(keys: Keys, n_layer: int, n_all: int, n_embd: int) -> tuple[Laye
     n_head_kv = (own("attention.head_count_kv") or n_head)[:n_layer]
     n_ff = (own("feed_forward_length") or (0,) * n_all)[:n_layer]
     recurrent = _recurrent_layers(keys, n_head_kv, n_ff)
-    sliding = [
-        slides and not recurs for slides, recurs in zip(_sliding(keys, n_layer), recurrent, strict=True)
-    ]
+    sliding = [slides and not recurs for slides, recurs in zip(_sliding(keys, n_layer), recurrent, strict=True)]
     with_kv = _n_layers_with_kv(keys, n_layer)
     dims = {slides: _head_dims(keys, n_embd, n_head, slides) for slides in (False, True)}
     return tuple(
