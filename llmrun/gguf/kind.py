@@ -76,7 +76,7 @@ def split(header: Header) -> Split | None:
         value = keys.integer(key)
         # llama.cpp aborts the process where the type is another, so a fitting number is not enough.
         if value is None or header.value_types[key] != wanted:
-            keys.refuse(key, f"is {shown(header.metadata.get(key))}, not a {VALUE_TYPE_NAMES[wanted]}")
+            keys.refuse(key, f"is {shown(header.metadata.get(key))}, not of type {VALUE_TYPE_NAMES[wanted]}")
         values.append(value)
     if values[0] >= max(1, values[1]):
         keys.refuse("split.no", f"is {values[0]}, of {values[1]} parts")
