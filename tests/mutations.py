@@ -48,7 +48,8 @@ def mutate(seed: int, folder: Path) -> Path:
     base = dict(rng.choice(BASES), seed=1)
     path = folder / f"{seed:05d}-{base.get('arch', 'llama')}.gguf"
     how = rng.choice((_flip_bytes, _change_keys, _change_keys, _change_tensors, _change_type, _cut))
-    how(rng, path, base)
+    with np.errstate(all="ignore"):  # values beyond a type's range are what is wanted
+        how(rng, path, base)
     return path
 
 
