@@ -105,9 +105,12 @@ class Hub(ThreadingHTTPServer):
         self.plain: dict[str, tuple[bytes, dict[str, str]]] = {}
         self.faults: list[Fault] = []
         self.log: list[Request] = []
-        self.cdn_url = self.url
+        self.cdn_url = self.url.replace("127.0.0.1", "localhost")
+        """Another host than the hub's, as it is in the world: no token may go there."""
         self.lfs_ids: dict[str, str] = {}
         """Other checksums than the true ones, by file name."""
+        self.no_blobs = False
+        """The API gives names only, as some mirrors do."""
         self.most_at_once = self.at_once = 0
         """Bodies being sent at the same time."""
         self.closing = threading.Event()
@@ -117,6 +120,10 @@ class Hub(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def cdn_address(self) -> str:
+        return self.cdn_url.partition("://")[2]
 
     @property
     def url(self) -> str:
@@ -258,7 +265,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.reply(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
 
     def sibling(self, name: str, file: HubFile, blobs: bool) -> dict[str, object]:
-        if not blobs:
+        if not blobs or self.server.no_blobs:
             return {"rfilename": name}
         sibling: dict[str, object] = {"rfilename": name, "size": len(file.content), "blobId": file.git_id}
         if file.lfs:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.errors import DownloadError
+from llmrun.errors import ModelFileError
+from llmrun.gguf.foreign import format_size
 from llmrun.models import download
 from llmrun.models.http import NetworkError, StatusError
-from llmrun.models.parts import Part, SpanWriter, kept_bytes, part_files, size_text
+from llmrun.models.parts import Part, SpanWriter, kept_bytes, part_files
 from llmrun.models.transfer import fetch
 from llmrun.models.wanted import Wanted, WrongContent
 from llmrun.report import Quiet
@@ -38,9 +39,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def wanted(hub: Hub, folder: Path, path: str = FILE, content: bytes = MODEL, magic: bytes = b"GGUF") -> Wanted:
+def wanted(hub: Hub, folder: Path, path: str = FILE, content: bytes = MODEL, is_gguf: bool = True) -> Wanted:
     digest = hashlib.sha256(content).hexdigest()
-    return Wanted(hub.url + path, folder / digest, len(content), digest, folder / "lock", magic)
+    return Wanted(hub.url + path, folder / digest, len(content), digest, folder / "lock", is_gguf)
 
 
 def pull(hub: Hub, folder: Path, **settings: object) -> Seen:
@@ -85,7 +86,7 @@ def test_resets_server_errors_and_stalls_are_retried(hub: Hub, tmp_path: Path) -
     report = Seen()
     fetch([wanted(hub, tmp_path)], "m.gguf", report, stall_s=0.3)
     assert wanted(hub, tmp_path).final.read_bytes() == MODEL
-    assert report.notes == [f"{hub.address} has trouble of its own (503): trying again"]
+    assert report.notes == [f"{hub.cdn_address} has trouble of its own (503): trying again"]
 
 
 def test_a_run_goes_on_where_an_earlier_one_ended(hub: Hub, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(hub: Hub, tmp_path: Path) -> N
     file, before = wanted(hub, tmp_path), hub.sent()
     kept = kept_bytes(file.final, SIZE)
     assert kept >= 700_000
-    assert caught.value.hint == f"try again later ({size_text(kept)} of 6.5 MB are kept for that)"
+    assert caught.value.hint == f"try again later ({format_size(kept)} of 6.5 MB are kept for that)"
     assert not file.final.exists()
     hub.faults.clear()
     report = pull(hub, tmp_path)
@@ -170,9 +171,9 @@ def test_what_is_no_model_is_refused_at_its_first_bytes(hub: Hub, tmp_path: Path
     """SEL-04: checked for the GGUF magic before it is registered."""
     page = b"<!DOCTYPE html>\x1b[2J" + bytes(3_000_000)
     hub.plain["/m.gguf"] = (page, {})
-    with pytest.raises(DownloadError) as caught:
+    with pytest.raises(ModelFileError) as caught:
         fetch([wanted(hub, tmp_path, "/m.gguf", page)], "m.gguf", Seen())
-    assert caught.value.message == "m.gguf is no GGUF file: it begins with '<!DOCTYPE html>\\x1b'"
+    assert caught.value.message == "m.gguf is an HTML page, not a GGUF"
     assert hub.sent() < len(page)
     assert not (tmp_path / hashlib.sha256(page).hexdigest()).exists()
 
@@ -192,13 +193,12 @@ def test_too_many_requests_waits_only_so_long(hub: Hub, tmp_path: Path) -> None:
 def test_a_dead_server_ends_in_one_error(hub: Hub, tmp_path: Path) -> None:
     hub.fail("/resolve/", reset=True, cut_after=0)
     hub.fail("/cdn/", reset=True, cut_after=0)
-    with pytest.raises(NetworkError, match=f"the connection to {hub.address} broke"):
+    with pytest.raises(NetworkError, match=f"the connection to {hub.cdn_address} broke"):
         pull(hub, tmp_path)
     assert len(hub.requests("/cdn/")) <= download.CONNECTIONS * download.TRIES
 
 
 def test_the_token_stays_with_its_host(hub: Hub, tmp_path: Path) -> None:
-    hub.cdn_url = hub.url.replace("127.0.0.1", "localhost")
     pull(hub, tmp_path, headers={"Authorization": "Bearer hf_secret"})
     assert [r.headers["authorization"] for r in hub.requests("/resolve/")] == ["Bearer hf_secret"]
     assert len(hub.requests("/cdn/")) > 4
@@ -254,7 +254,7 @@ def test_only_flushed_bytes_are_recorded(tmp_path: Path) -> None:
 
 
 def test_an_empty_file(hub: Hub, tmp_path: Path) -> None:
-    file = wanted(hub, tmp_path, "/empty", b"", b"")
+    file = wanted(hub, tmp_path, "/empty", b"", False)
     hub.plain["/empty"] = (b"", {})
     fetch([file], "empty", Seen())
     assert file.final.read_bytes() == b""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from llmrun.models import http
 from llmrun.models.http import NetworkError, StatusError
 from llmrun.models.parts import Part, Span, SpanWriter
-from llmrun.models.wanted import Wanted, WrongContent, check_length, check_magic, refuse_page
+from llmrun.models.wanted import Wanted, WrongContent, check_gguf, check_length, refuse_page
 
 if TYPE_CHECKING:
     from httpx2 import Client, Response
@@ -38,7 +38,7 @@ class Download:
     """One run over one part: `ranges` fetches what is missing, `whole` everything, in one piece.
 
     Both block until done, call `show(done_bytes)` and `note(text)` from this thread, and raise NetworkError,
-    StatusError, WrongContent or DownloadError; `ranges` also NoRanges. What came is then in the part.
+    StatusError, WrongContent, ModelFileError or DownloadError; `ranges` also NoRanges. What came is then in the part.
     """
 
     def __init__(self, client: "Client", file: Wanted, part: Part, headers: Mapping[str, str]) -> None:
@@ -200,7 +200,7 @@ class Download:
 
     def _write(self, writer: SpanWriter, data: bytes) -> None:
         if writer.at == 0:
-            check_magic(data, self.file)
+            check_gguf(data, self.file)
         writer.write(data)
         with self.guard:
             self.done += len(data)

@@ -6,10 +6,10 @@ Knows no hub and no file. A token goes to the host it was meant for and to no ot
 import os
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from llmrun.errors import DownloadError
@@ -18,9 +18,12 @@ from llmrun.models.names import visible
 if TYPE_CHECKING:
     from httpx2 import Client, Response
 
+T = TypeVar("T")
+
 STALL_S = 20.0
 MAX_REDIRECTS = 10
 LONGEST_WAIT_S = 60.0
+SHORT_WAITS_S = (0.5, 1.0)
 CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _RETRIED = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
 
@@ -148,6 +151,18 @@ def get(client: "Client", url: str, headers: Mapping[str, str], method: str = "G
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError) as fault:
         raise network_error(fault, at) from None
     raise NetworkError(f"{_host(url)} redirects for ever", "check the address", retry=False)
+
+
+def retried(ask: Callable[[], T]) -> T:
+    """For short answers: what `ask` returns, after a try or three."""
+    for wait_s in SHORT_WAITS_S:
+        try:
+            return ask()
+        except (NetworkError, StatusError) as fault:
+            if not fault.retry:
+                raise
+            time.sleep(getattr(fault, "wait_s", None) or wait_s)
+    return ask()
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from llmrun.errors import DownloadError
+from llmrun.gguf.foreign import format_size
 from llmrun.models.names import visible
 
 CHECKPOINT_BYTES = 4 << 20
@@ -46,7 +47,7 @@ class Part:
         self.path, self.journal_path = part_files(final)
         self.segment_bytes = min(16 << 20, max(1 << 20, 1 << (size // 64).bit_length()))
         self.guard = threading.Lock()
-        with self.writing():
+        with writing(self.final.parent, size):
             self.have = self._read() or self._begin()
             self._journal: BinaryIO = self.journal_path.open("r+b", buffering=0)
 
@@ -90,13 +91,6 @@ class Part:
                 self._journal.seek(_HEADER.size + _COUNT.size * index)
                 self._journal.write(_COUNT.pack(have))
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as fault:
-            raise disk_error(fault, self.final.parent, self.size) from None
-
     def close(self) -> None:
         self._journal.close()
 
@@ -107,7 +101,7 @@ class Part:
     def finish(self) -> None:
         """Give the whole, checked file its final name; what was there gives way."""
         self.close()
-        with self.writing():
+        with writing(self.final.parent, self.size):
             self.path.replace(self.final)
             flush_folder(self.final.parent)
             self.journal_path.unlink(missing_ok=True)
@@ -118,7 +112,7 @@ class SpanWriter:
 
     def __init__(self, part: Part) -> None:
         self.part = part
-        with part.writing():
+        with writing(part.final.parent, part.size):
             self.file = part.path.open("r+b", buffering=0)
         self.span = Span(0, 0, 0)
         self.at = self.flushed = 0
@@ -131,7 +125,7 @@ class SpanWriter:
 
     def write(self, data: bytes) -> None:
         """Raises DownloadError where the disk is full."""
-        with self.part.writing():
+        with writing(self.part.final.parent, self.part.size):
             rest = memoryview(data)
             while rest:
                 rest = rest[self.file.write(rest) :]
@@ -142,7 +136,7 @@ class SpanWriter:
 
     def checkpoint(self) -> None:
         if self.at > self.flushed:
-            with self.part.writing():
+            with writing(self.part.final.parent, self.part.size):
                 os.fsync(self.file.fileno())
                 self.part.mark(self.span.segment, self.at - self.span.segment * self.part.segment_bytes)
             self.flushed, self.flushed_s = self.at, time.monotonic()
@@ -192,9 +186,18 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise DownloadError(
-            f"not enough disk space in {visible(str(folder))}: needs {size_text(needed)}, {size_text(free)} free",
+            f"not enough disk space in {visible(str(folder))}: needs {format_size(needed)}, {format_size(free)} free",
             "free some space, or set HF_HOME (hub models) or LLMRUN_HOME (others) to a larger disk",
         )
+
+
+@contextmanager
+def writing(folder: Path, size: int) -> Iterator[None]:
+    """Raises what goes wrong on disk, while a file of `size` bytes is made in `folder`, as DownloadError."""
+    try:
+        yield
+    except OSError as fault:
+        raise disk_error(fault, folder, size) from None
 
 
 def disk_error(fault: OSError, folder: Path, size: int) -> DownloadError:
@@ -202,14 +205,19 @@ def disk_error(fault: OSError, folder: Path, size: int) -> DownloadError:
     where = visible(str(folder))
     if fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
-            f"the disk is full: {where} has no room for the rest of {size_text(size)}",
+            f"the disk is full: {where} has no room for the rest of {format_size(size)}",
             "free some space and pull again: what was fetched is kept",
         )
     if fault.errno == errno.EFBIG:
-        return DownloadError(f"{where} cannot hold a file of {size_text(size)}", "choose another disk")
+        return DownloadError(f"{where} cannot hold a file of {format_size(size)}", "choose another disk")
     if fault.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DownloadError(f"{where} cannot be written: {fault.strerror}", "check who owns it")
     return DownloadError(f"writing to {where} failed: {fault.strerror or fault}", "check the disk")
+
+
+def flush_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def flush_folder(folder: Path) -> None:
@@ -222,13 +230,3 @@ def flush_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def size_text(n: int) -> str:
-    """Decimal units: 98 MB, 1.2 GB."""
-    value, unit = float(n), "B"
-    for larger in ("kB", "MB", "GB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{value:.1f} {unit}" if value < 10 and unit != "B" else f"{value:.0f} {unit}"

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmrun.errors import Interrupted
+from llmrun.gguf.foreign import format_size
 from llmrun.models import http
 from llmrun.models.download import Download, NoRanges
 from llmrun.models.http import NetworkError, StatusError
-from llmrun.models.parts import Part, check_space, discard_part, disk_error, kept_bytes, size_text
+from llmrun.models.parts import Part, check_space, discard_part, disk_error, kept_bytes
 from llmrun.models.wanted import Wanted, WrongContent, check_content
 from llmrun.report import Report
 
@@ -30,7 +31,8 @@ def fetch(
 ) -> None:
     """Makes every file be at its `final` place. `task` names the one progress display over all of them.
 
-    Raises DownloadError (StatusError where the server refuses), or Interrupted after Ctrl-C; what was fetched
+    Raises DownloadError (StatusError where the server refuses), ModelFileError for what is no GGUF though it
+    should be, or Interrupted after Ctrl-C; what was fetched
     is kept for the next run, and nothing half-done has a final name.
     """
     missing = [file for file in wanted if not file.is_here()]
@@ -81,15 +83,17 @@ def _fetch_checked(client: "Client", file: Wanted, headers: Mapping[str, str], p
                 raise
             progress.report.note(f"{fault.message}; fetching it again")
         except KeyboardInterrupt:
-            done = f"{size_text(part.have_bytes)} of {size_text(file.size)}"
+            done = f"{format_size(part.have_bytes)} of {format_size(file.size)}"
             message = f"stopped: {done} of {file.name} are kept"
             raise Interrupted(message, "the same command goes on from there") from None
         except (NetworkError, StatusError) as fault:
             if part.have_bytes:
-                fault.hint += f" ({size_text(part.have_bytes)} of {size_text(file.size)} are kept for that)"
+                fault.hint += f" ({format_size(part.have_bytes)} of {format_size(file.size)} are kept for that)"
             raise
         finally:
             part.close()
+            if not part.have_bytes:
+                discard_part(file.final)
 
 
 def _fill(job: Callable[[], Download], in_one_piece: bool, progress: _Progress) -> None:
@@ -104,10 +108,13 @@ def _fill(job: Callable[[], Download], in_one_piece: bool, progress: _Progress) 
 
 
 @contextmanager
-def locked(path: Path, what: str, report: Report) -> Iterator[None]:
-    """One process at a time; the others wait, and then find what they wanted."""
+def locked(path: Path | None, what: str, report: Report) -> Iterator[None]:
+    """One process at a time; the others wait, and then find what they wanted. None: the caller saw to that."""
     from filelock import FileLock, Timeout
 
+    if path is None:
+        yield
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path, mode=0o664)

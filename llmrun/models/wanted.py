@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmrun.errors import DownloadError
+from llmrun.gguf.foreign import HEAD_BYTES, refuse_foreign
 from llmrun.models.http import NetworkError, shown_url
 from llmrun.models.names import visible
 from llmrun.report import Report
@@ -16,22 +17,24 @@ if TYPE_CHECKING:
 class Wanted(NamedTuple):
     """`digest`: sha256 or git blob id, in hex, or "" where the source gives none.
 
-    `final` exists only whole and checked. `magic` is how it must begin. Who holds `lock` fetches it.
+    `final` exists only whole and checked, and may be moved on to `pointer`. Who holds `lock` fetches it.
     """
 
     url: str
     final: Path
     size: int
     digest: str
-    lock: Path
-    magic: bytes = b""
+    lock: Path | None = None
+    is_gguf: bool = False
+    pointer: Path | None = None
 
     @property
     def name(self) -> str:
         return shown_url(self.url).rpartition("/")[2]
 
     def is_here(self) -> bool:
-        return self.final.is_file() and self.final.stat().st_size == self.size
+        places = (self.final, self.pointer) if self.pointer else (self.final,)
+        return any(path.is_file() and path.stat().st_size == self.size for path in places)
 
 
 class WrongContent(DownloadError):
@@ -59,21 +62,18 @@ def refuse_page(response: "Response", file: Wanted) -> None:
         check_length(file, length)
 
 
-def check_magic(head: bytes, file: Wanted) -> None:
-    """Raises DownloadError where a file begins with something else: a page about the model, say."""
-    if not head.startswith(file.magic[: len(head)]):
-        raise DownloadError(
-            f"{file.name} is no {file.magic.decode('ascii')} file: it begins with {repr(head[:16])[1:]}",
-            "check that the address is the file itself, not a page about it",
-        )
+def check_gguf(head: bytes, file: Wanted) -> None:
+    """Raises ModelFileError where what should be a GGUF begins as something else: a web page, say."""
+    if file.is_gguf and not head.startswith(b"GGUF"[: len(head)]):
+        raise refuse_foreign(head[:HEAD_BYTES], file.size, file.name)
 
 
 def check_content(path: Path, file: Wanted, report: Report) -> None:
-    """Raises WrongContent where the bytes at `path` are not those the source named; else as `check_magic`."""
+    """Raises WrongContent where the bytes at `path` are not those the source named; else as `check_gguf`."""
     digest = hashlib.sha1(b"blob %d\0" % file.size) if len(file.digest) == 40 else hashlib.sha256()
     task, done = f"check {file.name}", 0
     with path.open("rb") as stream:
-        check_magic(stream.read(len(file.magic)), file)
+        check_gguf(stream.read(HEAD_BYTES), file)
         stream.seek(0)
         while file.digest and (block := stream.read(8 << 20)):
             digest.update(block)
