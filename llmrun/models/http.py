@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from llmrun.errors import DownloadError
 from llmrun.models.names import visible
@@ -64,14 +64,22 @@ def _status_text(status: int, url: str, wait_s: float | None) -> tuple[str, str]
     return f"{host} answered {status} for {shown_url(url)}", "check the address"
 
 
+def _split(url: str) -> SplitResult:
+    """Also for what is no URL: settings and redirects hold anything."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
 def shown_url(url: str) -> str:
     """A URL as messages may show it: no password, no signature."""
-    parts = urlsplit(url)
+    parts = _split(url)
     return visible(f"{parts.scheme}://{_host(url)}{parts.path}")
 
 
 def _host(url: str) -> str:
-    return visible(urlsplit(url).netloc.rpartition("@")[2])
+    return visible(_split(url).netloc.rpartition("@")[2])
 
 
 def open_client(stall_s: float = STALL_S) -> "Client":
@@ -176,7 +184,7 @@ def same_origin(one: str, other: str) -> bool:
 
 
 def _check_redirect(source: str, target: str) -> None:
-    old, new = urlsplit(source), urlsplit(target)
+    old, new = _split(source), _split(target)
     if new.scheme not in ("http", "https") or (old.scheme == "https" and new.scheme == "http"):
         raise NetworkError(
             f"{_host(source)} redirects to {shown_url(target)}, which is not an encrypted web address",
@@ -199,17 +207,18 @@ def network_error(fault: Exception, url: str) -> NetworkError:
     if isinstance(fault, httpx2.ProxyError):
         return NetworkError(
             f"the proxy refused the way to {host}: {visible(str(fault)[:100])}",
-            "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY",
+            _CHECK_PROXY,
             retry=False,
         )
     if isinstance(fault, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
         return NetworkError(f"{shown_url(url)} is no web address", "check the address", retry=False)
-    if isinstance(fault, httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return NetworkError(f"{host} cannot be reached: no answer", _UNREACHED)
+    if isinstance(fault, httpx2.ConnectError | httpx2.ConnectTimeout):
+        proxy = _proxy_of(url)
+        way = f" through the proxy {proxy}" if proxy else ""
+        reason = _connect_reason(text) if isinstance(fault, httpx2.ConnectError) else "no answer"
+        return NetworkError(f"{host} cannot be reached{way}: {reason}", _CHECK_PROXY if proxy else _UNREACHED)
     if isinstance(fault, httpx2.TimeoutException):
         return NetworkError(f"{host} stalls: it has sent nothing for a while", "try again later")
-    if isinstance(fault, httpx2.ConnectError):
-        return NetworkError(f"{host} cannot be reached: {_connect_reason(text)}", _UNREACHED)
     if isinstance(fault, httpx2.LocalProtocolError):
         # Its text would show the header, token and all.
         message = f"a request to {host} cannot be written"
@@ -217,6 +226,18 @@ def network_error(fault: Exception, url: str) -> NetworkError:
     return NetworkError(f"the connection to {host} broke", "try again")
 
 
+def _proxy_of(url: str) -> str:
+    """Host and port of the proxy that the environment names for an address, or ""."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts, proxies = _split(url), getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
+    if not proxy or proxy_bypass(parts.hostname or ""):
+        return ""
+    return _host(proxy if "://" in proxy else f"//{proxy}")
+
+
+_CHECK_PROXY = "check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
 _UNREACHED = "check the network; behind a proxy set HTTPS_PROXY, and NO_PROXY for hosts that need none"
 
 
