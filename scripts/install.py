@@ -80,7 +80,8 @@ class Progress:
 
     def show(self) -> None:
         self.shown_s = time.monotonic()
-        text = f"    {self.phase}, {self.shown_s - self.start_s:.0f} s"
+        minutes, seconds = divmod(int(self.shown_s - self.start_s), 60)
+        text = f"    {self.phase}, {minutes}:{seconds:02} min"
         if self.on_terminal:
             self.rewrite(text)
         else:
