@@ -13,6 +13,16 @@ class Report(Protocol):
         """`done` of `total` units of `task` (total None: unknown). done == total ends the task."""
 
 
+def size_text(n_bytes: float) -> str:
+    """A size in decimal units, as disks and downloads are sold: 98 MB, 1.2 GB."""
+    value = float(n_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.0f} {unit}" if value >= 9.95 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
 class Quiet:
     """A Report that keeps notes and shows nothing."""
 

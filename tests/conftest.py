@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real import smollm2_path
+from tests.real import gemma3_path, smollm2_path
 from tests.tiny import tiny_gguf
 
 _OURS = ("LLMRUN_", "LLAMA_ARG_", "HF_", "HUGGINGFACE_", "OLLAMA_", "XDG_")
@@ -35,3 +35,9 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smollm2() -> Path:
     """The real default model."""
     return smollm2_path()
+
+
+@pytest.fixture(scope="session")
+def gemma3() -> Path:
+    """A real model whose layers slide, but for every sixth."""
+    return gemma3_path()

@@ -192,6 +192,13 @@ def library_dir() -> Path:
     return Path(lib()._base_path)
 
 
+def cpu_features() -> tuple[str, ...]:
+    """Names of the instruction sets and build options that the CPU backend uses: AVX2, REPACK, ..."""
+    _, _, listed = system_info().partition("CPU :")
+    pairs = (part.split("=") for part in listed.split("|"))
+    return tuple(pair[0].strip() for pair in pairs if len(pair) == 2 and pair[1].strip() == "1")
+
+
 def system_info() -> str:
     """CPU features and backends in use, as llama.cpp prints them."""
     return str(lib().llama_print_system_info().decode("utf-8", "replace")).strip()

@@ -85,9 +85,7 @@ def _affinity() -> frozenset[int]:
     return frozenset()
 
 
-def linux_topology(
-    sys_root: Path, cpu_count: int | None
-) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
+def linux_topology(sys_root: Path, cpu_count: int | None) -> tuple[list[frozenset[int]], list[frozenset[int]]]:
     """The hardware threads of each core, and those of each performance core. `cpu_count` serves where
     /sys is not there; None (unknown) is one CPU.
     """

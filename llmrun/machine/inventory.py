@@ -23,13 +23,16 @@ class Device:
 
 @dataclass(frozen=True)
 class Machine:
-    """`devices` are those of the llama.cpp build, `gpus` those of the hardware: one may lack the other's."""
+    """`devices` and `features` (of the CPU, by llama.cpp's names) are those of the llama.cpp build, `gpus` those
+    of the hardware, which the build may not know how to use.
+    """
 
     cpu: str
     cores: Cores
     memory: Memory
     devices: tuple[Device, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    features: tuple[str, ...] = ()
 
     @property
     def offload_devices(self) -> tuple[Device, ...]:
@@ -43,6 +46,6 @@ class Machine:
         return (*workers, *(gpus or integrated))
 
 
-def read_machine(devices: tuple[Device, ...] = ()) -> Machine:
-    """This machine now. The caller hands in the devices, since only the engine can list them."""
-    return Machine(cpu_name(), read_cores(), read_memory(), devices, find_gpus())
+def read_machine(devices: tuple[Device, ...] = (), features: tuple[str, ...] = ()) -> Machine:
+    """This machine now. The caller hands in what only the engine can list."""
+    return Machine(cpu_name(), read_cores(), read_memory(), devices, find_gpus(), features)
