@@ -48,7 +48,7 @@ _WINDOWS = {
     "cohere2moe": _Window(4, full_first=True),
     "deepseek4": _Window(0),
     "exaone-moe": _Window(4, default_size=128),
-    "exaone4": _Window(4),
+    "exaone4": _Window(4, default_size=4096),
     "gemma-embedding": _Window(6),
     "gemma2": _Window(2, default_size=4096),
     "gemma3": _Window(6),
@@ -86,8 +86,10 @@ def sliding_window(keys: Keys) -> int:
     size = keys.integer(keys.own("attention.sliding_window"))
     if keys.arch == "llama4":
         return 0 if size == 0 else 8192
-    if size is None and keys.arch == "exaone4":
-        return 4096 if keys.integer(keys.own("block_count")) == 64 else 0
+    if keys.arch == "smallthinker":
+        return 4096 if size else 0
+    if keys.arch == "exaone4" and keys.integer(keys.own("block_count")) != 64:
+        return 0  # only the 32B slides, whatever the file of a smaller one says
     return (window.default_size if window else 0) if size is None else size
 
 
