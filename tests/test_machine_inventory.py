@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from llmrun.machine.bandwidth import measure_bandwidth, memory_bandwidth
-from llmrun.machine.cores import count_cores, read_cores
+from llmrun.machine.cores import read_cores
+from llmrun.machine.devices import Device, offload_devices
 from llmrun.machine.gpus import Gpu, build_command, find_gpus
-from llmrun.machine.inventory import Device, Machine, read_machine
+from llmrun.machine.inventory import read_machine
 from llmrun.machine.memory import Memory, read_memory
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own files")
@@ -67,7 +68,7 @@ def test_this_machine_has_memory() -> None:
     machine = read_machine((Device("CPU", "cpu", "cpu", 1, 1),))
     assert 0 < machine.memory.free_bytes <= machine.memory.total_bytes
     assert machine.cpu and machine.cores.usable >= 1
-    assert machine.offload_devices == ()
+    assert offload_devices(machine.devices) == ()
 
 
 @linux_only
@@ -79,17 +80,29 @@ def test_gpus_of_the_bus_and_of_the_driver(tmp_path: Path) -> None:
         ("0000:01:00.0", "0x10de", "0x030200"),
         ("0000:01:00.1", "0x10de", "0x040300"),  # the sound device of the same card
         ("0000:02:00.0", "0x1af4", "0x030000"),  # a virtual display
+        ("0000:03:00.0", "0x1002", "0x030000"),
+        ("0000:04:00.0", "0x1002", "0x038000"),
+        ("0000:05:00.0", "0x8086", "0x030000"),
     ):
         write(bus / slot / "vendor", vendor)
         write(bus / slot / "class", kind)
-    assert find_gpus(tmp_path) == (Gpu("intel", "Intel GPU", False), Gpu("nvidia", "NVIDIA GPU", False))
+    write(bus / "0000:03:00.0/mem_info_vram_total", "17163091968")
+    write(bus / "0000:04:00.0/mem_info_vram_total", "536870912")
+    assert find_gpus(tmp_path) == (
+        Gpu("intel", "Intel GPU", reachable=False, strong=False),
+        Gpu("nvidia", "NVIDIA GPU", reachable=False, strong=True),
+        Gpu("amd", "AMD GPU", reachable=False, strong=True),
+        Gpu("amd", "AMD GPU", reachable=False, strong=False),
+        Gpu("intel", "Intel GPU", reachable=False, strong=True),
+    )
     write(tmp_path / "dev/dri/renderD128", "")
     write(tmp_path / "dev/nvidiactl", "")
-    write(
-        tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0/information",
-        "Model: \t\t NVIDIA RTX 4090\nIRQ:   \t\t 16",
-    )
-    assert find_gpus(tmp_path) == (Gpu("nvidia", "NVIDIA RTX 4090", True), Gpu("intel", "Intel GPU", True))
+    information = tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0/information"
+    write(information, "Model: \t\t NVIDIA RTX 4090\nIRQ:   \t\t 16")
+    found = find_gpus(tmp_path)
+    assert found[0] == Gpu("nvidia", "NVIDIA RTX 4090", reachable=True, strong=True)
+    assert [gpu.vendor for gpu in found[1:]] == ["intel", "amd", "amd", "intel"]
+    assert all(gpu.reachable for gpu in found)
 
 
 def test_build_command_names_backend_and_version() -> None:
@@ -102,11 +115,8 @@ def device(name: str, kind: str) -> Device:
 
 
 def test_offload_devices_in_llama_cpps_order() -> None:
-    memory = Memory(1, 1, None, "", 1)
-    cores = count_cores([frozenset({0})], [frozenset({0})], frozenset(), None)
-
     def names(*devices: Device) -> list[str]:
-        return [found.name for found in Machine("", cores, memory, devices).offload_devices]
+        return [found.name for found in offload_devices(devices)]
 
     cpu, integrated, cuda = device("CPU", "cpu"), device("Vulkan1", "igpu"), device("CUDA0", "gpu")
     assert names(cpu, device("BLAS", "accel")) == []

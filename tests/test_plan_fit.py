@@ -9,7 +9,8 @@ from llmrun.gguf.header import Header, TensorInfo, open_header
 from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.gguf.types import TENSOR_TYPES
 from llmrun.machine.cores import count_cores
-from llmrun.machine.inventory import Device, DeviceKind, Machine
+from llmrun.machine.devices import Device, DeviceKind
+from llmrun.machine.inventory import Machine
 from llmrun.machine.memory import Memory
 from llmrun.plan.fit import budget_bytes
 from llmrun.plan.make import Plan, make_plan

@@ -13,27 +13,15 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from llmrun.errors import EngineError
+from llmrun.machine.devices import Device, DeviceKind
 
 LOG_INFO, LOG_WARN, LOG_ERROR, LOG_DEBUG, LOG_CONTINUED = 1, 2, 3, 4, 5
-DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 # enum ggml_backend_dev_type, ggml/include/ggml-backend.h
 _DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """A device of the loaded build. Sizes in bytes, as the backend reports them now."""
-
-    name: str
-    description: str
-    kind: DeviceKind
-    total_bytes: int
-    free_bytes: int
 
 
 class Log:
@@ -145,7 +133,7 @@ def ggml(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def devices() -> tuple[DeviceInfo, ...]:
+def devices() -> tuple[Device, ...]:
     """Every device the loaded build can compute on, the CPU included."""
     get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     return tuple(_describe_device(get(i)) for i in range(ggml("ggml_backend_dev_count", ctypes.c_size_t)()))
@@ -158,14 +146,14 @@ def device_handles() -> dict[str, int]:
     return {_describe_device(handle).name: handle for handle in handles}
 
 
-def _describe_device(handle: int) -> DeviceInfo:
+def _describe_device(handle: int) -> Device:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     name = ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
     description = ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
     kind = ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
     size_p = ctypes.POINTER(ctypes.c_size_t)
     ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, size_p, size_p)(handle, free, total)
-    return DeviceInfo(
+    return Device(
         name(handle).decode("utf-8", "replace"),
         description(handle).decode("utf-8", "replace"),
         _DEVICE_KINDS.get(kind(handle), "accel"),

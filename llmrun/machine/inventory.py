@@ -1,24 +1,11 @@
 """The whole machine in one record, for plans, benches and `doctor`."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from llmrun.machine.cores import Cores, cpu_name, read_cores
+from llmrun.machine.devices import Device
 from llmrun.machine.gpus import Gpu, find_gpus
 from llmrun.machine.memory import Memory, read_memory
-
-DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device of the loaded llama.cpp build, named as in its log (`CUDA0`); an RPC worker is a gpu."""
-
-    name: str
-    description: str
-    kind: DeviceKind
-    total_bytes: int
-    free_bytes: int
 
 
 @dataclass(frozen=True)
@@ -33,17 +20,6 @@ class Machine:
     devices: tuple[Device, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     features: tuple[str, ...] = ()
-
-    @property
-    def offload_devices(self) -> tuple[Device, ...]:
-        """Those that take layers, in llama.cpp's order (`llama_prepare_model_devices` in llama.cpp): RPC
-        workers, then GPUs, and integrated GPUs only where there is no other.
-        """
-        gpus = [device for device in self.devices if device.kind == "gpu"]
-        workers = [device for device in gpus if device.name.startswith("RPC")]
-        gpus = [device for device in gpus if device not in workers]
-        integrated = [device for device in self.devices if device.kind == "igpu"]
-        return (*workers, *(gpus or integrated))
 
 
 def read_machine(devices: tuple[Device, ...] = (), features: tuple[str, ...] = ()) -> Machine:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from llmrun.errors import UsageError
-from llmrun.machine.inventory import Device, Machine
+from llmrun.machine.devices import Device, offload_devices
+from llmrun.machine.inventory import Machine
 from llmrun.plan.compute import compute_bytes
 from llmrun.plan.kv import check_kv_type, kv_bytes
 from llmrun.plan.placement import HOST, DeviceUse, Model, Placement, device_uses, slot_weights
@@ -47,7 +48,7 @@ class Problem:
 
     def devices(self) -> tuple[Device, ...]:
         """Those that may take layers. Raises UsageError for a name that the build does not have."""
-        known = self.machine.offload_devices
+        known = offload_devices(self.machine.devices)
         wanted = self.wish.devices
         if self.wish.gpu_layers == 0 or wanted == ("none",):
             return ()

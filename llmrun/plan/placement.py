@@ -5,7 +5,7 @@ from functools import cached_property
 
 from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.info import ModelInfo
-from llmrun.machine.inventory import Device, DeviceKind
+from llmrun.machine.devices import Device, DeviceKind
 from llmrun.plan.compute import compute_bytes, host_compute_bytes, output_bytes
 from llmrun.plan.kv import kv_bytes
 from llmrun.plan.sizes import ContextSizes
@@ -124,7 +124,7 @@ def _host_use(
     if output_here:
         rest += weights.output
     # Beside a GPU the CPU's matrices go to that GPU's pinned buffers, where nothing is rearranged.
-    rearranges = all(device.name.startswith("RPC") for device in placement.devices)
+    rearranges = all(device.is_worker for device in placement.devices)
     held = host_bytes(
         weights.input, rest, weights.tied if output_here else (), features if rearranges else frozenset()
     )
