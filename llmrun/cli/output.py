@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmrun.cli.terminal import streams
+from llmrun.report import size_text
 
 
 def jsonable(value: Any) -> Any:
@@ -37,18 +38,6 @@ def print_json(value: Any) -> None:
     text = json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
     sys.stdout.buffer.flush()
-
-
-def size(n_bytes: int | float | None) -> str:
-    """A size in decimal units, as downloads and disks are sold: 98 MB."""
-    if n_bytes is None:
-        return "?"
-    value = float(n_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.0f} {unit}" if value >= 9.95 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
 
 
 def console(stream: Any = None) -> Any:
@@ -99,8 +88,8 @@ def progress_bars() -> Any:
             unit = task.fields["unit"]
             speed = task.speed or 0.0
             if unit == "B":
-                of = f" of {size(task.total)}" if task.total is not None else ""
-                return Text(f"{size(task.completed)}{of}  {size(speed)}/s")
+                of = f" of {size_text(task.total)}" if task.total is not None else ""
+                return Text(f"{size_text(task.completed)}{of}  {size_text(speed)}/s")
             of = f"/{task.total:.0f}" if task.total is not None else ""
             return Text(f"{task.completed:.0f}{of} {unit}  {speed:.3g} {unit}/s")
 

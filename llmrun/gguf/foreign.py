@@ -3,6 +3,7 @@
 import re
 
 from llmrun.errors import ModelFileError
+from llmrun.report import size_text
 
 HEAD_BYTES = 1024
 
@@ -21,7 +22,7 @@ def refuse_foreign(head: bytes, file_size: int, name: str) -> ModelFileError:
 
 def _lfs_pointer(head: bytes, name: str) -> ModelFileError:
     size = re.search(rb"^size (\d{1,18})\s*$", head, re.MULTILINE)
-    real = f" (real size {_size_text(int(size[1]))})" if size else ""
+    real = f" (real size {size_text(int(size[1]))})" if size else ""
     return ModelFileError(
         f"{name} is a Git LFS pointer{real}; fetch it with git lfs pull or llmrun pull",
         "a clone without git-lfs holds only these short text files in place of the models",
@@ -57,13 +58,3 @@ def _describe(head: bytes, file_size: int) -> tuple[str, str]:
 
 def _is_safetensors(head: bytes, file_size: int) -> bool:
     return len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= file_size - 8
-
-
-def _size_text(n_bytes: int) -> str:
-    """Decimal units: 98 MB, 1.2 GB."""
-    size, unit = float(n_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.1f} {unit}" if size < 10 and unit != "B" else f"{size:.0f} {unit}"

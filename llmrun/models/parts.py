@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from llmrun.errors import DownloadError
-from llmrun.gguf.foreign import format_size
 from llmrun.models.names import visible
+from llmrun.report import size_text
 
 CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_S = 2.0
@@ -186,7 +186,7 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise DownloadError(
-            f"not enough disk space in {visible(str(folder))}: needs {format_size(needed)}, {format_size(free)} free",
+            f"not enough disk space in {visible(str(folder))}: needs {size_text(needed)}, {size_text(free)} free",
             "free some space, or set HF_HOME (hub models) or LLMRUN_HOME (others) to a larger disk",
         )
 
@@ -205,11 +205,11 @@ def disk_error(fault: OSError, folder: Path, size: int) -> DownloadError:
     where = visible(str(folder))
     if fault.errno in (errno.ENOSPC, errno.EDQUOT):
         return DownloadError(
-            f"the disk is full: {where} has no room for the rest of {format_size(size)}",
+            f"the disk is full: {where} has no room for the rest of {size_text(size)}",
             "free some space and pull again: what was fetched is kept",
         )
     if fault.errno == errno.EFBIG:
-        return DownloadError(f"{where} cannot hold a file of {format_size(size)}", "choose another disk")
+        return DownloadError(f"{where} cannot hold a file of {size_text(size)}", "choose another disk")
     if fault.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DownloadError(f"{where} cannot be written: {fault.strerror}", "check who owns it")
     return DownloadError(f"writing to {where} failed: {fault.strerror or fault}", "check the disk")

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from llmrun.errors import NotFoundError, UsageError
-from llmrun.gguf.foreign import format_size
 from llmrun.models.names import visible
 from llmrun.models.quants import FULL_PRECISION, ModelFiles, NamedFile, group_models, parse_quant
+from llmrun.report import size_text
 
 DEFAULT_TYPE = "Q4_K_M"
 
@@ -119,7 +119,7 @@ def _best(models: list[ModelFiles], repo: str, fit_bytes: int | None) -> Choice:
     best = _only([model for model in small if model.quant == best.quant], repo, best.label)
     why = "the best that fits here" if fitting and fit_bytes is not None else "the best"
     why = why if fitting else "the smallest, though it is larger than this machine's memory"
-    return Choice(best, f"{repo} has no {DEFAULT_TYPE}: taking {best.label} ({format_size(best.size_bytes)}), {why}")
+    return Choice(best, f"{repo} has no {DEFAULT_TYPE}: taking {best.label} ({size_text(best.size_bytes)}), {why}")
 
 
 def _rank(model: ModelFiles) -> tuple[int, bool]:

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmrun.errors import Interrupted
-from llmrun.gguf.foreign import format_size
 from llmrun.models import http
 from llmrun.models.download import Download, NoRanges
 from llmrun.models.http import NetworkError, StatusError
 from llmrun.models.parts import Part, check_space, discard_part, disk_error, kept_bytes
 from llmrun.models.wanted import Wanted, WrongContent, check_content
-from llmrun.report import Report
+from llmrun.report import Report, size_text
 
 if TYPE_CHECKING:
     from httpx2 import Client
@@ -83,12 +82,12 @@ def _fetch_checked(client: "Client", file: Wanted, headers: Mapping[str, str], p
                 raise
             progress.report.note(f"{fault.message}; fetching it again")
         except KeyboardInterrupt:
-            done = f"{format_size(part.have_bytes)} of {format_size(file.size)}"
+            done = f"{size_text(part.have_bytes)} of {size_text(file.size)}"
             message = f"stopped: {done} of {file.name} are kept"
             raise Interrupted(message, "the same command goes on from there") from None
         except (NetworkError, StatusError) as fault:
             if part.have_bytes:
-                fault.hint += f" ({format_size(part.have_bytes)} of {format_size(file.size)} are kept for that)"
+                fault.hint += f" ({size_text(part.have_bytes)} of {size_text(file.size)} are kept for that)"
             raise
         finally:
             part.close()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from llmrun import paths
 from llmrun.chat.session import SessionFile, list_sessions
-from llmrun.cli.output import size
 from llmrun.cli.repl import values
 from llmrun.cli.repl.lines import Leave
 from llmrun.cli.repl.talk import Talk
 from llmrun.cli.terminal.streams import shown
 from llmrun.engine.stats import measure
 from llmrun.errors import LlmrunError, UsageError
+from llmrun.report import size_text
 
 SHOWN = ("info", "settings", "template", "system", "context", "stats")
 
@@ -153,7 +153,7 @@ class Commands:
         info, loading = self.talk.loading.info, self.talk.loading
         yield f"model    {loading.found.name} ({info.name or info.arch})"
         yield f"file     {loading.path}"
-        yield f"size     {size(info.size_bytes)}, {info.n_params / 1e6:.0f}M parameters, {info.quant}"
+        yield f"size     {size_text(info.size_bytes)}, {info.n_params / 1e6:.0f}M parameters, {info.quant}"
         yield f"context  trained for {info.n_ctx_train} tokens"
 
     def _show_settings(self) -> Iterable[str]:

