@@ -65,6 +65,16 @@ def stats_line(finished: Finished, load_s: float, n_ctx: int, where: str) -> str
     return " | ".join(parts)
 
 
+def turn_line(finished: Finished, n_ctx: int) -> str:
+    """The shorter line after a turn of a conversation."""
+    speed = measure(finished)
+    parts = [f"ttft {_ms(speed.ttft_s)}"] if speed.ttft_s is not None else []
+    parts.append(f"{len(finished.tokens)} tok{_rate(speed.decode_tps)}")
+    parts.append(f"prompt {finished.prompt_tokens - finished.cached_tokens} tok, cached {finished.cached_tokens}")
+    parts.append(f"ctx {finished.prompt_tokens + len(finished.tokens)}/{n_ctx}")
+    return " | ".join(parts)
+
+
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
 

@@ -7,12 +7,13 @@ from llmrun.chat.session import SessionFile
 from llmrun.cli.answering.display import Display
 from llmrun.cli.answering.flow import default_reference
 from llmrun.cli.answering.prompt import read_stdin
-from llmrun.cli.answering.stream import Streamed, stats_line
+from llmrun.cli.answering.stream import Streamed, turn_line
 from llmrun.cli.repl import values
 from llmrun.cli.repl.commands import Again, Commands, Edit, report_error
 from llmrun.cli.repl.lines import Leave, Prompter
 from llmrun.cli.repl.talk import Talk, TalkSettings
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.echo import no_echo
 from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.errors import LlmrunError, UsageError
 from llmrun.models.catalog import load_catalog
@@ -114,10 +115,11 @@ class Turns:
         prompt = talk.prompt()
         splitter = ReasoningSplitter(talk.loading.info.chat_template or "", prompt.text)
         display = Display(splitter, talk.settings.reasoning, live=True, silent=False, markdown=not self.plain)
-        try:
-            streamed = talk.answer(prompt, display.control_tokens, display.feed)
-        finally:
-            display.finish()
+        with no_echo():
+            try:
+                streamed = talk.answer(prompt, display.control_tokens, display.feed)
+            finally:
+                display.finish()
         finished = streamed.finished
         if finished.reason == "error":
             raise LlmrunError(finished.error, finished.hint)
@@ -135,7 +137,4 @@ class Turns:
         if finished.reason in remarks:
             streams.say(remarks[finished.reason])
         if not self.talk.settings.groups.output.quiet:
-            threads = self.talk.threads.n
-            where = f"cpu {threads} thread{'s' if threads > 1 else ''}"
-            line = stats_line(finished, self.talk.loading.load_s, self.talk.engine.n_ctx_seq, where)
-            streams.say(streams.dim(line, sys.stderr))
+            streams.say(streams.dim(turn_line(finished, self.talk.engine.n_ctx_seq), sys.stderr))
