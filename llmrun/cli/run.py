@@ -1,6 +1,7 @@
 """`llmrun run`: one prompt, one answer."""
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +15,11 @@ from llmrun.cli.options import (
     setting,
     with_groups,
 )
+from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmrun.cli.answering.flow import Groups
 
 
 @with_groups
@@ -51,6 +56,7 @@ def command(
     """
     from llmrun.cli.answering.flow import AnswerOptions, Groups, answer_prompt
 
+    groups = Groups(sampling, shape, adapter, load, output)
     options = AnswerOptions(
         system=system,
         max_tokens=_limit(max_tokens),
@@ -70,11 +76,29 @@ def command(
         raise UsageError(f"--logprobs {logprobs} is not between 0 and 1000")
     words = list(words or [])
     reference = model if model is not None else (words.pop(0) if words else None)
+    if not words and not file and streams.is_terminal(sys.stdin) and streams.is_terminal(sys.stdout):
+        raise typer.Exit(_chat(reference, groups, system, _limit(max_tokens), template, reasoning))
     text = prompts.gather(file or [], words, encoding)
     if not text.strip():
         raise UsageError("the prompt is empty", 'llmrun run MODEL "PROMPT", or pipe text into it')
-    groups = Groups(sampling, shape, adapter, load, output)
     raise typer.Exit(answer_prompt(reference, text, options, groups))
+
+
+def _chat(
+    reference: str | None,
+    groups: "Groups",
+    system: str | None,
+    max_tokens: int | None,
+    template: str | None,
+    reasoning: str,
+) -> int:
+    """On a terminal, without a prompt, `run` is a conversation."""
+    from llmrun.chat.session import SessionFile
+    from llmrun.cli.repl.loop import converse
+    from llmrun.cli.repl.talk import TalkSettings
+
+    settings = TalkSettings(groups, max_tokens, template, None, "shift", reasoning)
+    return converse(reference, SessionFile.fresh(), settings, system=system, resume=False, plain=False)
 
 
 def _limit(max_tokens: int | None) -> int | None:
