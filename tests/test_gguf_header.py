@@ -91,6 +91,28 @@ def test_arrays_are_sequences() -> None:
     assert header.metadata["after"] == 1
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [b"a"],
+        [b"", b"a"],
+        [b"a", b"", b""],
+        [b"a" * 255, b"b" * 256, b"c" * 70000],
+        [b"x\0", b"\0" * 7, b"\0" * 20, b"y"],
+        [b"a" * 256 + b"\0" * 7, b"\x01\0\0\0\0\0\0\0b"],
+        [b"\x01" + b"\0" * 7 + b"a", b"b"],
+        [b"\0" + b"a" * 256],
+        [str(i).encode() for i in range(1000)],
+    ],
+)
+def test_strings_of_any_bytes(texts: list[bytes]) -> None:
+    array = struct.pack("<IQ", raw.STRING, len(texts)) + b"".join(map(raw.text, texts))
+    data = raw.file([raw.pair("s", raw.ARRAY, array)])
+    read = read_header(raw.reader(data), len(data), "x.gguf").metadata["s"]
+    assert isinstance(read, StringArray)
+    assert list(read.encoded) == texts
+
+
 def test_empty_arrays_and_no_tensors() -> None:
     data = raw.file([raw.pair("s", raw.ARRAY, struct.pack("<IQ", raw.STRING, 0))])
     header = read_header(raw.reader(data), len(data), "x.gguf")

@@ -30,17 +30,17 @@ def check_tokens(keys: Keys) -> None:
     if not tokens:
         keys.refuse(_TOKENS, "is missing or empty: the file holds no tokens")
     encoded = tokens.encoded
-    _check_distinct(keys, encoded)
+    distinct = _check_distinct(keys, encoded)
     for key, types in (("scores", (FLOAT32, INT32)), ("token_type", (INT32,))):
         _check_length(keys, f"tokenizer.ggml.{key}", types, len(encoded))
     _check_special(keys, model or "", len(encoded))
     if model == "llama":
-        _check_bytes(keys, encoded)
-    if model == "rwkv" and not {b"\\n", b"\\x0a", b"\\x0A", b"\n"} & set(encoded):
+        _check_bytes(keys, distinct)
+    if model == "rwkv" and not {b"\\n", b"\\x0a", b"\\x0A", b"\n"} & distinct:
         keys.refuse(_TOKENS, "has no token for a line break")
 
 
-def _check_distinct(keys: Keys, encoded: tuple[bytes, ...]) -> None:
+def _check_distinct(keys: Keys, encoded: tuple[bytes, ...]) -> set[bytes]:
     """llama.cpp asserts that no two tokens have the same text, which it reads up to a NUL."""
     distinct = set(encoded)
     if b"" in distinct or b"\0" in b"".join(encoded):
@@ -49,6 +49,7 @@ def _check_distinct(keys: Keys, encoded: tuple[bytes, ...]) -> None:
     n_same = len(encoded) - len(distinct)
     if n_same:
         keys.refuse(_TOKENS, f"has {n_same} tokens with the text of another, of {len(encoded)}")
+    return distinct
 
 
 def _check_length(keys: Keys, key: str, types: Collection[int], n_tokens: int) -> None:
@@ -79,9 +80,8 @@ def _check_special(keys: Keys, model: str, n_tokens: int) -> None:
         keys.refuse("tokenizer.ggml.seperator_token_id", "is missing, and a prompt needs that token")
 
 
-def _check_bytes(keys: Keys, encoded: tuple[bytes, ...]) -> None:
+def _check_bytes(keys: Keys, known: Collection[bytes]) -> None:
     """Text outside the vocabulary is spelled in bytes, and a byte without a token ends the process."""
-    known = set(encoded)
     missing = [byte for byte in range(256) if b"<0x%02X>" % byte not in known and bytes([byte]) not in known]
     if missing:
         keys.refuse(_TOKENS, f"has no token for {len(missing)} of the 256 bytes")
