@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from llmrun.errors import ModelFileError
-from llmrun.gguf.foreign import format_size
 from llmrun.models import download
 from llmrun.models.http import NetworkError, StatusError
 from llmrun.models.parts import Part, SpanWriter, kept_bytes, part_files
 from llmrun.models.transfer import fetch
 from llmrun.models.wanted import Wanted, WrongContent
-from llmrun.report import Quiet
+from llmrun.report import Quiet, size_text
 from tests.hub_server import Hub
 
 SIZE = 6_500_000
@@ -98,7 +97,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(hub: Hub, tmp_path: Path) -> N
     file, before = wanted(hub, tmp_path), hub.sent()
     kept = kept_bytes(file.final, SIZE)
     assert kept >= 700_000
-    assert caught.value.hint == f"try again later ({format_size(kept)} of 6.5 MB are kept for that)"
+    assert caught.value.hint == f"try again later ({size_text(kept)} of 6.5 MB are kept for that)"
     assert not file.final.exists()
     hub.faults.clear()
     report = pull(hub, tmp_path)
