@@ -137,7 +137,7 @@ def test_a_file_beside_the_model_can_be_named_outright() -> None:
         (["m-UD-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-UD-Q4_K_M.gguf", ""),
         (["m-Q8_0.gguf"], 1, "m-Q8_0.gguf", ""),
         (["model.gguf"], None, "model.gguf", ""),
-        (["m-Q2_K.gguf", "m-Q5_K_M.gguf", "m-Q8_0.gguf"], 2500, "m-Q5_K_M.gguf", "Q5_K_M (2.0 kB), the best that fits"),
+        (["m-Q2_K.gguf", "m-Q5_K_M.gguf", "m-Q8_0.gguf"], 2500, "m-Q5_K_M.gguf", "(2.0 kB), the best that fits"),
         (["m-Q2_K.gguf", "m-Q8_0.gguf", "m-BF16.gguf"], None, "m-Q8_0.gguf", "taking Q8_0 (2.0 kB), the best"),
         (["m-F16.gguf", "m-F32.gguf"], None, "m-F16.gguf", "no Q4_K_M"),
         (["m-Q5_K_M.gguf", "m-Q8_0.gguf"], 10, "m-Q5_K_M.gguf", "the smallest, though it is larger"),

@@ -65,12 +65,6 @@ class Keys:
             self.refuse(key, f"is {shown(value)}, not an array of texts")
         return value
 
-    def numbers(self, key: str) -> NumberArray | None:
-        value = self.header.metadata.get(key)
-        if value is not None and not isinstance(value, NumberArray):
-            self.refuse(key, f"is {shown(value)}, not an array of numbers")
-        return value
-
     def per_layer(self, key: str, n_layer: int) -> tuple[int, ...] | None:
         """One count for each layer: an array of them, or one count that holds for all."""
         value = self.header.metadata.get(key)
