@@ -109,6 +109,8 @@ class Hub(ThreadingHTTPServer):
         """Another host than the hub's, as it is in the world: no token may go there."""
         self.lfs_ids: dict[str, str] = {}
         """Other checksums than the true ones, by file name."""
+        self.claimed_size: int | None = None
+        """The length of each file, as the API tells it, where that is a lie."""
         self.no_blobs = False
         """The API gives names only, as some mirrors do."""
         self.most_at_once = self.at_once = 0
@@ -267,7 +269,8 @@ class Handler(BaseHTTPRequestHandler):
     def sibling(self, name: str, file: HubFile, blobs: bool) -> dict[str, object]:
         if not blobs or self.server.no_blobs:
             return {"rfilename": name}
-        sibling: dict[str, object] = {"rfilename": name, "size": len(file.content), "blobId": file.git_id}
+        size = self.server.claimed_size or len(file.content)
+        sibling: dict[str, object] = {"rfilename": name, "size": size, "blobId": file.git_id}
         if file.lfs:
             sha256 = self.server.lfs_ids.get(name, file.sha256)
             sibling["lfs"] = {"sha256": sha256, "size": len(file.content), "pointerSize": 134}

@@ -48,6 +48,7 @@ class Download:
         self.ranged = threading.Event()
         self.todo = deque(part.missing())
         self.done = part.have_bytes
+        self.writers: list[SpanWriter] = []
         self.faults: list[BaseException] = []
         self.notes: deque[str] = deque()
         self.place = ""
@@ -80,6 +81,8 @@ class Download:
             deadline = time.monotonic() + 0.3
             for thread in threads:
                 thread.join(max(0.0, deadline - time.monotonic()))
+            for writer in self.writers:
+                writer.checkpoint()
         if self.faults:
             raise self.faults[0]
 
@@ -208,13 +211,11 @@ class Download:
     @contextmanager
     def _writer(self) -> Iterator[SpanWriter]:
         writer = SpanWriter(self.part)
+        self.writers.append(writer)
         try:
             yield writer
         finally:
-            try:
-                writer.checkpoint()
-            finally:
-                writer.close()
+            writer.close()
 
     def _pause(self, fault: NetworkError | StatusError, tries: int) -> None:
         """Waits before the next try; raises `fault` where there have been enough."""

@@ -45,7 +45,7 @@ class Part:
     def __init__(self, final: Path, size: int) -> None:
         self.final, self.size = final, size
         self.path, self.journal_path = part_files(final)
-        self.segment_bytes = min(16 << 20, max(1 << 20, 1 << (size // 64).bit_length()))
+        self.segment_bytes = segment_bytes(size)
         self.guard = threading.Lock()
         with writing(self.final.parent, size):
             self.have = self._read() or self._begin()
@@ -107,11 +107,18 @@ class Part:
             self.journal_path.unlink(missing_ok=True)
 
 
+def segment_bytes(size: int) -> int:
+    """1 to 16 MiB: a file of 64 segments and more, few enough for a small journal."""
+    return min(16 << 20, max(1 << 20, 1 << (size // 64).bit_length()))
+
+
 class SpanWriter:
-    """One thread's way to fill spans of a part. Flushes and records every 4 MiB or 2 s."""
+    """One thread's way to fill spans of a part. Flushes and records every 4 MiB or 2 s; any thread may ask for it
+    between."""
 
     def __init__(self, part: Part) -> None:
         self.part = part
+        self.guard = threading.Lock()
         with writing(part.final.parent, part.size):
             self.file = part.path.open("r+b", buffering=0)
         self.span = Span(0, 0, 0)
@@ -119,30 +126,38 @@ class SpanWriter:
         self.flushed_s = 0.0
 
     def begin(self, span: Span) -> None:
-        self.span, self.at, self.flushed = span, span.start, span.start
-        self.flushed_s = time.monotonic()
-        self.file.seek(span.start)
+        with self.guard:
+            self.span, self.at, self.flushed = span, span.start, span.start
+            self.flushed_s = time.monotonic()
+            self.file.seek(span.start)
 
     def write(self, data: bytes) -> None:
         """Raises DownloadError where the disk is full."""
-        with writing(self.part.final.parent, self.part.size):
+        with self.guard, writing(self.part.final.parent, self.part.size):
             rest = memoryview(data)
             while rest:
                 rest = rest[self.file.write(rest) :]
-        self.at += len(data)
-        due = self.at - self.flushed >= CHECKPOINT_BYTES or time.monotonic() - self.flushed_s > CHECKPOINT_S
-        if due or self.at == self.span.end:
-            self.checkpoint()
+            self.at += len(data)
+            waiting_s = time.monotonic() - self.flushed_s
+            if self.at - self.flushed >= CHECKPOINT_BYTES or waiting_s > CHECKPOINT_S or self.at == self.span.end:
+                self._flush()
 
     def checkpoint(self) -> None:
-        if self.at > self.flushed:
-            with writing(self.part.final.parent, self.part.size):
-                os.fsync(self.file.fileno())
-                self.part.mark(self.span.segment, self.at - self.span.segment * self.part.segment_bytes)
+        with self.guard, writing(self.part.final.parent, self.part.size):
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.at > self.flushed and not self.file.closed:
+            os.fsync(self.file.fileno())
+            self.part.mark(self.span.segment, self.at - self.span.segment * self.part.segment_bytes)
             self.flushed, self.flushed_s = self.at, time.monotonic()
 
     def close(self) -> None:
-        self.file.close()
+        with self.guard, writing(self.part.final.parent, self.part.size):
+            try:
+                self._flush()
+            finally:
+                self.file.close()
 
 
 def part_files(final: Path) -> tuple[Path, Path]:
