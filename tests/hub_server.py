@@ -109,6 +109,9 @@ class Hub(ThreadingHTTPServer):
         """Another host than the hub's, as it is in the world: no token may go there."""
         self.lfs_ids: dict[str, str] = {}
         """Other checksums than the true ones, by file name."""
+        self.signature = 1
+        self.signature_lasts = 1 << 30
+        """So many requests later the places that redirects led to are closed, once."""
         self.claimed_size: int | None = None
         """The length of each file, as the API tells it, where that is a lie."""
         self.no_blobs = False
@@ -289,10 +292,15 @@ class Handler(BaseHTTPRequestHandler):
         if not file.lfs:
             return self.content(file.content, headers)
         headers |= {"X-Linked-Size": str(len(file.content)), "X-Linked-ETag": f'"{file.sha256}"'}
-        place = f"{self.server.cdn_url}/cdn/{file.sha256}?Signature=secret-sig"
+        place = f"{self.server.cdn_url}/cdn/{file.sha256}?Signature={self.server.signature}"
         return self.reply(302, headers | {"Location": place})
 
     def cdn(self, sha256: str) -> None:
+        with self.server.guard:
+            self.server.signature_lasts -= 1
+            self.server.signature += self.server.signature_lasts == 0
+        if parse_qs(urlsplit(self.path).query)["Signature"] != [str(self.server.signature)]:
+            return self.reply(403)
         for repo in self.server.repos.values():
             for file in repo.files.values():
                 if file.sha256 == sha256:

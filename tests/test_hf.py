@@ -1,3 +1,4 @@
+import json
 import logging
 import os
 import random
@@ -8,7 +9,7 @@ import pytest
 
 from llmrun.errors import DownloadError, LlmrunError, NotFoundError, UsageError
 from llmrun.models import download, http
-from llmrun.models.refs import parse_ref
+from llmrun.models.refs import HubRef, parse_ref
 from llmrun.models.sources import Found, Want, hf, hf_cache
 from llmrun.models.store import Store
 from llmrun.report import Quiet
@@ -92,6 +93,8 @@ def test_a_file_that_the_hubs_client_fetched_is_used(hub: Hub) -> None:
     sent = hub.sent("/cdn/")
     assert str(pull("mock/repo:Q8_0").paths[0]) == path
     assert hub.sent("/cdn/") == sent
+    blob = hub.repos["mock/repo"].files["m-Q8_0.gguf"].sha256
+    assert hf_cache.lock_path(hf_cache.repo_folder("mock/repo"), blob).is_file()
 
 
 def test_a_blob_in_xets_shared_store_is_used(hub: Hub) -> None:
@@ -380,6 +383,28 @@ def test_a_repo_of_safetensors_comes_as_a_checkpoint(hub: Hub) -> None:
     assert hf.locate(want("mock/raw"), Store()) == found
     hub.add("mock/bin", {"config.json": b"{}", "pytorch_model.bin": model(5)})
     assert isinstance(failure("mock/bin"), NotFoundError)
+
+
+def test_a_checkpoint_beside_gguf_files_is_fetched_for_conversion(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add("mock/both", CHECKPOINT | QUANTS)
+    ref = HubRef("mock/both")
+    folder = hf.fetch_checkpoint(ref, Quiet())
+    assert sorted(path.name for path in folder.iterdir()) == sorted(list(CHECKPOINT)[:5])
+    with pytest.raises(NotFoundError, match="no whole safetensors checkpoint"):
+        hf.fetch_checkpoint(HubRef("mock/repo"), Quiet())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.log.clear()
+    assert hf.fetch_checkpoint(ref, Quiet()) == folder
+    assert hub.log == []
+
+
+def test_odd_answers_of_the_api_are_no_crash(hub: Hub) -> None:
+    commit = "a" * 40
+    files = [{"rfilename": 3}, {"rfilename": "m-Q8_0.gguf", "size": "big", "blobId": 7}, {"rfilename": ""}]
+    info = {"id": "../../x", "sha": commit, "siblings": files}
+    hub.fail("/api/", status=200, body=json.dumps(info).encode(), headers={"Connection": "close"})
+    assert failure("mock/repo:Q8_0").message == "mock/repo: m-Q8_0.gguf has no checksum but '7'"
+    assert leftovers() == []
 
 
 def test_small_files_are_checked_against_their_git_id(hub: Hub) -> None:

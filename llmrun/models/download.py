@@ -65,7 +65,7 @@ class Download:
         threads = [self._start(work)]
         said: set[str] = set()
         try:
-            while any(thread.is_alive() for thread in threads):
+            while any(thread.is_alive() for thread in threads) and not self.faults:
                 threads[-1].join(0.1)
                 if self.ranged.is_set() and len(threads) == 1:
                     threads += [self._start(work) for _ in range(min(CONNECTIONS - 1, len(self.todo)))]
@@ -126,7 +126,8 @@ class Download:
             self._fill(writer, span, place or self.file.url)
         except StatusError as fault:
             if place and fault.status in _SIGNATURE_ENDED:
-                self.place = ""
+                if self.place == place:
+                    self.place = ""
                 return NetworkError(fault.message, fault.hint)
             if not fault.retry:
                 raise
@@ -145,7 +146,8 @@ class Download:
             headers.pop("Authorization", None)
         with http.get(self.client, url, headers) as response:
             self._check_range(response, span)
-            self.place = str(response.url)
+            if url == self.file.url:
+                self.place = str(response.url)
             self.ranged.set()
             for data in response.iter_raw():
                 data = data[: span.end - writer.at]

@@ -24,6 +24,7 @@ STALL_S = 20.0
 MAX_REDIRECTS = 10
 LONGEST_WAIT_S = 60.0
 SHORT_WAITS_S = (0.5, 1.0)
+LONGEST_SHORT_WAIT_S = 5.0
 CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _RETRIED = {408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524}
 
@@ -167,9 +168,10 @@ def retried(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except (NetworkError, StatusError) as fault:
-            if not fault.retry:
+            asked_s = getattr(fault, "wait_s", None) or 0.0
+            if not fault.retry or asked_s > LONGEST_SHORT_WAIT_S:
                 raise
-            time.sleep(getattr(fault, "wait_s", None) or wait_s)
+            time.sleep(max(asked_s, wait_s))
     return ask()
 
 

@@ -35,6 +35,8 @@ def fetch(
     is kept for the next run, and nothing half-done has a final name.
     """
     missing = [file for file in wanted if not file.is_here()]
+    if not missing:
+        return
     _check_space(missing)
     progress = _Progress(task, sum(file.size for file in missing), report)
     with http.open_client(stall_s) as client:

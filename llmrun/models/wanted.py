@@ -13,6 +13,9 @@ from llmrun.report import Report
 if TYPE_CHECKING:
     from httpx2 import Response
 
+SHOWN_BYTES = 100_000_000
+"""Files larger than this take a moment to check, which is shown."""
+
 
 class Wanted(NamedTuple):
     """`digest`: sha256 or git blob id, in hex, or "" where the source gives none.
@@ -78,7 +81,8 @@ def check_content(path: Path, file: Wanted, report: Report) -> None:
         while file.digest and (block := stream.read(8 << 20)):
             digest.update(block)
             done += len(block)
-            report.progress(task, done, file.size)
+            if file.size > SHOWN_BYTES:
+                report.progress(task, done, file.size)
     if file.digest and digest.hexdigest() != file.digest:
         came = digest.hexdigest()
         raise WrongContent(f"{file.name} arrived damaged: checksum {came[:12]}..., not {file.digest[:12]}...")

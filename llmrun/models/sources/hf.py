@@ -89,6 +89,13 @@ def fetch(want: Want, store: Store, report: Report) -> Found:
     return hf_pull.fetch(want, report)
 
 
+def fetch_checkpoint(ref: HubRef, report: Report) -> Path:
+    """For conversion: the checkpoint's folder, also where the repo has GGUF files. Raises NotFoundError."""
+    from llmrun.models.sources import hf_pull
+
+    return hf_pull.fetch_checkpoint(ref, report)
+
+
 def reader(file: RemoteFile) -> "AbstractContextManager[RemoteReader]":
     """`read(offset, n)` on a file of an offer, with this user's token."""
     from llmrun.models.sources import hf_pull

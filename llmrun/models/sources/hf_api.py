@@ -57,8 +57,13 @@ def stall_s() -> float:
 
 def token_headers() -> dict[str, str]:
     """The header that shows who asks: empty without a token."""
+    import httpx2
+
     with _library() as library:
-        headers = library.utils.build_hf_headers(library_name="llmrun")
+        try:
+            headers = library.utils.build_hf_headers(library_name="llmrun")
+        except (library.errors.HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as fault:
+            raise DownloadError(f"the hub's token cannot be had ({type(fault).__name__})", LOGIN) from None
     value = headers.get("authorization")
     if value is None:
         return {}
@@ -136,11 +141,11 @@ def _api_client() -> "Client":
 def _files(siblings: list[Any], repo: str, report: Report) -> Iterator[HubFile]:
     """What may be fetched. Names that could lead outside, or play with the terminal, are passed over."""
     for sibling in siblings:
+        name, size = str(sibling.rfilename), sibling.size
         try:
-            checked_name(sibling.rfilename)
+            checked_name(name)
         except DownloadError:
-            name = visible(sibling.rfilename[:80])
-            report.note(f"{visible(repo)}: passing over a file with an unsafe name: {name}")
+            report.note(f"{visible(repo)}: passing over a file with an unsafe name: {visible(name[:80])}")
             continue
-        digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id or ""
-        yield HubFile(sibling.rfilename, sibling.size, digest)
+        digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
+        yield HubFile(name, size if isinstance(size, int) and size >= 0 else None, str(digest or ""))

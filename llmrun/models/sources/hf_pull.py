@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from llmrun.errors import DownloadError, NotFoundError
+from llmrun.models.checkpoint import checkpoint_files
 from llmrun.models.http import NetworkError, StatusError
 from llmrun.models.names import checked_name, visible
 from llmrun.models.quants import NamedFile, group_models
@@ -60,6 +61,24 @@ def _check_catalogue(want: Want, listing: Listing, picked: Picked) -> None:
             f"{ref_text(picked.ref)} is no longer the file that {want.name} stands for: its checksum is another",
             f"give {ref_text(picked.ref)} itself if you want it as it is now",
         )
+
+
+def fetch_checkpoint(ref: HubRef, report: Report) -> Path:
+    """The folder of a repo's safetensors checkpoint, also where the repo has GGUF files beside it. Raises
+    NotFoundError where it has none that is whole."""
+    offline = hf_cache.is_offline()
+    for one in hf_cache.snapshots(hf_cache.repo_folder(ref.repo), ref.revision) if offline else ():
+        if checkpoint_files(one.files):
+            report.note(f"{visible(ref.repo)}: here (not checked, offline)")
+            return one.folder
+    if offline:
+        raise _not_here(ref, OFFLINE)
+    listing = list_repo(ref, report)
+    files = checkpoint_files(_named(listing))
+    if not files:
+        names = ", ".join(visible(file.name) for file in listing.files[:12])
+        raise NotFoundError(f"{ref.repo} has no whole safetensors checkpoint", f"it has {names}")
+    return fetch_files(listing, Picked(files, "checkpoint", ref), ref_text(ref), report)
 
 
 def reader(file: RemoteFile) -> AbstractContextManager[RemoteReader]:
