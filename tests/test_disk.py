@@ -59,7 +59,7 @@ def test_space_is_checked_before_the_first_byte(hub: Hub) -> None:
     hub.claimed_size = 10**18
     with pytest.raises(DownloadError) as caught:
         pull()
-    assert caught.value.message.startswith(f"not enough disk space in {blob(hub).parent}: needs 1e+06 TB, ")
+    assert caught.value.message.startswith(f"not enough disk space in {blob(hub).parent}: needs 1000000.0 TB, ")
     assert caught.value.message.endswith(" free")
     assert hub.requests("/resolve/") == []
     assert not list(hf_cache.cache_dir().rglob("*.incomplete"))
@@ -85,7 +85,7 @@ def test_a_disk_that_fills_up_keeps_the_part(hub: Hub, small_disk: Path) -> None
     with pytest.raises(DownloadError) as caught:
         pull()
     filling.join()
-    assert caught.value.message == f"the disk is full: {blob(hub).parent} has no room for the rest of 6 MB"
+    assert caught.value.message == f"the disk is full: {blob(hub).parent} has no room for the rest of 6.0 MB"
     assert not blob(hub).exists()
     assert hf.locate(Want("mock/repo", parse_ref("mock/repo")), Store()) is None
     kept = kept_bytes(blob(hub), SIZE)
@@ -104,7 +104,7 @@ def test_a_file_too_long_for_the_file_system(hub: Hub, tmp_path: Path) -> None:
     code = limit + kills.PULL
     run = subprocess.run([sys.executable, "-c", code, "mock/repo"], capture_output=True, text=True, timeout=60)
     assert "DownloadError" in run.stderr
-    assert "cannot hold a file of 6 MB" in run.stderr
+    assert "cannot hold a file of 6.0 MB" in run.stderr
 
 
 def test_a_cache_that_is_no_folder(hub: Hub, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_the_part(hub: Hub) -> None:
         pull(Interrupting(SIZE // 3))
     kept = kept_bytes(blob(hub), SIZE)
     assert kept >= SIZE // 3
-    assert caught.value.message.endswith("of 6 MB of m-Q4_K_M.gguf are kept")
+    assert caught.value.message.endswith("of 6.0 MB of m-Q4_K_M.gguf are kept")
     assert caught.value.exit_status == 130
     hub.faults.clear()
     asked = len(hub.requests("/cdn/"))
