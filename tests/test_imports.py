@@ -2,10 +2,13 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,21 @@ def test_one_module_imports_llama_cpp() -> None:
 
 def test_sources_know_the_store_and_not_the_reverse() -> None:
     assert not [name for name in all_imports("llmrun.models.store") if name.startswith("llmrun.models.sources")]
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    groups = [project["dependencies"], *(extras[name] for name in extras if name != "dev")]
+    declared = {normal(re.split(r"[<>=~!\[; ]", line, maxsplit=1)[0]) for group in groups for line in group}
+    imported = {name.split(".")[0] for module in MODULES for name in all_imports(module)}
+    sources = packages_distributions()
+    for package in imported - {"llmrun", *sys.stdlib_module_names}:
+        assert declared & {normal(name) for name in sources.get(package, [package])}, package
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @pytest.mark.parametrize(
