@@ -161,13 +161,13 @@ def test_layers_that_stay_behind_are_said(header: Header) -> None:
     assert gpu.needed_bytes <= budget_bytes(gpu.free_bytes)
     assert host.layers + gpu.layers == 9
     assert host.kv_bytes + gpu.kv_bytes == found.kv_bytes
-    assert found.notes == (f"{host.layers} of 9 layers stay on the CPU: 700 MB free on CUDA0",)
+    assert found.left_behind == f"{host.layers} of 9 layers stay on the CPU: 700 MB is free on CUDA0"
 
 
 def test_a_gpu_too_small_for_a_layer_is_left_alone(header: Header) -> None:
     found = plan(header, machine(64 * GB, device("CUDA0", 20_000_000)), n_ctx=4096)
     assert found.gpu_layers == 0 and len(found.uses) == 1
-    assert found.notes == ("9 of 9 layers stay on the CPU: 20 MB free on CUDA0",)
+    assert found.left_behind == "9 of 9 layers stay on the CPU: 20 MB is free on CUDA0"
 
 
 def test_what_the_user_sets_stays_or_is_refused(header: Header) -> None:
@@ -196,12 +196,12 @@ def test_experts_leave_before_layers(experts: Header) -> None:
     assert whole.cpu_expert_layers == 0
     tight = plan(experts, machine(64 * GB, device("CUDA0", int(needed * 0.8))), n_ctx=4096)
     assert tight.gpu_layers == 9 and 0 < tight.cpu_expert_layers < 8
-    assert tight.notes[-1] == f"the experts of {tight.cpu_expert_layers} layers stay on the CPU to fit"
+    assert tight.left_behind.startswith(f"the experts of {tight.cpu_expert_layers} layers stay on the CPU: ")
     tighter = plan(experts, machine(64 * GB, device("CUDA0", int(needed * 0.15))), n_ctx=4096)
     assert tighter.cpu_expert_layers == 8
     assert 0 < tighter.gpu_layers < 9
-    wished = plan(experts, machine(64 * GB, device("CUDA0", 64 * GB)), n_ctx=4096, cpu_moe=True)
-    assert (wished.gpu_layers, wished.cpu_expert_layers, wished.notes) == (9, 8, ())
+    wished = plan(experts, machine(64 * GB, device("CUDA0", 64 * GB)), n_ctx=4096, cpu_expert_layers=ALL_LAYERS)
+    assert (wished.gpu_layers, wished.cpu_expert_layers, wished.left_behind) == (9, 8, "")
     assert wished.uses[0].weights_bytes > whole.uses[0].weights_bytes
 
 

@@ -93,6 +93,15 @@ class LoadOptions:
     kv_type: Annotated[str | None, setting("--kv-type", "KV cache type, such as q8_0.", metavar="K[,V]")] = None
     cache_type_k: Annotated[str | None, typer.Option("-ctk", "--cache-type-k", hidden=True)] = None
     cache_type_v: Annotated[str | None, typer.Option("-ctv", "--cache-type-v", hidden=True)] = None
+    device: Annotated[str | None, setting("--device", "Devices that take layers.", metavar="NAME,...|none")] = None
+    kv_on_cpu: Annotated[bool, setting("--kv-on-cpu", "Keep the KV cache in RAM.")] = False
+    cpu_moe: Annotated[bool, setting("--cpu-moe", "Keep the experts of a mixture in RAM.")] = False
+    require_gpu: Annotated[bool, setting("--require-gpu", "Fail where a layer stays on the CPU.")] = False
+    rpc: Annotated[str | None, setting("--rpc", "Workers on other machines.", metavar="HOST:PORT,...")] = None
+    rope_scaling: Annotated[
+        str | None, setting("--rope-scaling", "Past the trained context.", metavar="none|linear|yarn")
+    ] = None
+    rope_scale: Annotated[float | None, setting("--rope-scale", "How many times the trained context.")] = None
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False
     mlock: Annotated[bool, setting("--mlock", "Keep the weights from being swapped out.")] = False
 

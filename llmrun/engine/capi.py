@@ -175,6 +175,13 @@ def version() -> str:
     return str(lib().llama_version().decode("utf-8", "replace"))
 
 
+def binding_version() -> str:
+    """The release of llama-cpp-python."""
+    from importlib import metadata
+
+    return metadata.version("llama-cpp-python")
+
+
 def library_dir() -> Path:
     """The folder libllama was loaded from (`LLAMA_CPP_LIB_PATH` moves it)."""
     return Path(lib()._base_path)

@@ -8,18 +8,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from llmrun.engine import capi
+from llmrun.engine import capi, offload
+from llmrun.engine.offload import Placed
 from llmrun.errors import EngineError, Interrupted, UsageError
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """How a model is loaded. `gpu_layers` -1 puts every layer on the GPU."""
+    """How a model is loaded. `gpu_layers` -1 puts every layer on the GPU; they go to `devices` by name (None: all
+    there are), `split[i]` of them to `devices[i]` (empty: by their free memory). The routed experts of the first
+    `cpu_expert_layers` layers stay on the CPU.
+    """
 
     gpu_layers: int = -1
     mmap: bool = True
     mlock: bool = False
     vocab_only: bool = False
+    devices: tuple[str, ...] | None = None
+    split: tuple[int, ...] = ()
+    cpu_expert_layers: int = 0
 
 
 class Vocab:
@@ -94,10 +101,12 @@ class Vocab:
 class Model:
     """A loaded model. Close it (or use `with`) after every context made from it."""
 
-    def __init__(self, pointer: int, path: Path) -> None:
+    def __init__(self, pointer: int, path: Path, placed: Placed, kept: Sequence[Any] = ()) -> None:
         self._lib = capi.lib()
         self.pointer = pointer
         self.path = path
+        self.placed = placed
+        self._kept = kept  # arrays that llama.cpp goes on reading
         self.vocab = Vocab(self._lib.llama_model_get_vocab(pointer))
         self.n_ctx_train = int(self._lib.llama_model_n_ctx_train(pointer))
         self.n_layer = int(self._lib.llama_model_n_layer(pointer))
@@ -119,7 +128,9 @@ class Model:
         Interrupted when stopped."""
         lib = capi.lib()
         params = lib.llama_model_default_params()
-        params.n_gpu_layers = settings.gpu_layers
+        kept = offload.set_params(
+            params, settings.gpu_layers, settings.devices, settings.split, settings.cpu_expert_layers
+        )
         params.load_mode = _load_mode(lib, settings)
         params.vocab_only = settings.vocab_only
         stopped = False
@@ -138,7 +149,7 @@ class Model:
         if not pointer:
             reason = capi.log.last_error("llama.cpp gave no reason")
             raise EngineError(f"{path.name} does not load: {reason}", f"llmrun show {path}")
-        return cls(pointer, path)
+        return cls(pointer, path, offload.placed(text for _, text in capi.log.lines), kept)
 
     def close(self) -> None:
         if self.pointer:

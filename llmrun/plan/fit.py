@@ -61,6 +61,14 @@ class Problem:
                 raise UsageError(f"there is no device {name}", f"this build has {names or 'none but the CPU'}")
         return tuple(by_name[name.lower()] for name in wanted)
 
+    @property
+    def wished_expert_layers(self) -> int:
+        """Layers whose experts the user keeps on the CPU."""
+        n_layer, wanted = self.model.info.n_layer, self.wish.cpu_expert_layers
+        if not self.model.has_experts:
+            return 0
+        return n_layer if wanted == ALL_LAYERS else min(wanted, n_layer)
+
     def contexts(self) -> Iterator[int]:
         """Contexts to try: what is wanted, then half of it, down to what is enough."""
         wanted = self.wanted_context()
@@ -135,14 +143,13 @@ ALL_THERE, EXPERTS_LEAVE, LAYERS_LEAVE, AS_SET = range(4)
 def _tiers(problem: Problem, devices: tuple[Device, ...]) -> tuple[int, ...]:
     if not devices or problem.wish.gpu_layers is not None:
         return (AS_SET,)
-    has_experts = any(problem.model.expert_bytes)
-    return (ALL_THERE, EXPERTS_LEAVE, LAYERS_LEAVE) if has_experts else (ALL_THERE, LAYERS_LEAVE)
+    return (ALL_THERE, EXPERTS_LEAVE, LAYERS_LEAVE) if problem.model.has_experts else (ALL_THERE, LAYERS_LEAVE)
 
 
 def _place(problem: Problem, sizes: ContextSizes, devices: tuple[Device, ...], tier: int) -> Fit | None:
     n_slots, n_layer = problem.model.n_slots, problem.model.info.n_layer
-    all_experts = n_layer if any(problem.model.expert_bytes) else 0
-    on_cpu = all_experts if problem.wish.cpu_moe else 0
+    all_experts = n_layer if problem.model.has_experts else 0
+    on_cpu = problem.wished_expert_layers
     if tier == AS_SET:
         wanted = n_slots if problem.wish.gpu_layers == ALL_LAYERS else problem.wish.gpu_layers or 0
         tries = [(min(wanted, n_slots) if devices else 0, on_cpu)]

@@ -18,7 +18,8 @@ from llmrun.report import size_text
 class Plan:
     """Sizes in bytes, contexts in tokens. `uses` has the host first, then the devices that take layers, in the
     order in which llama.cpp is to be given them. `gpu_layers` of `n_slots` layers (the output counts as one) run
-    on devices; the routed experts of the first `cpu_expert_layers` stay on the CPU.
+    on devices; the routed experts of the first `cpu_expert_layers` stay on the CPU. `notes` say what was given up
+    to fit, `left_behind` what stays off the devices for want of memory.
     """
 
     n_ctx: int
@@ -34,6 +35,7 @@ class Plan:
     compute_bytes: int
     uses: tuple[DeviceUse, ...]
     notes: tuple[str, ...] = ()
+    left_behind: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -50,11 +52,11 @@ def make_plan(info: ModelInfo, tensors: tuple[TensorInfo, ...], machine: Machine
     fit = search(problem)
     if fit is None:
         raise _refusal(problem)
-    return to_plan(problem, fit, _notes(problem, fit))
+    return to_plan(problem, fit)
 
 
-def to_plan(problem: Problem, fit: Fit, notes: tuple[str, ...] = ()) -> Plan:
-    """The flat record of a fit."""
+def to_plan(problem: Problem, fit: Fit) -> Plan:
+    """The flat record of a fit, with what was given up for it."""
     return Plan(
         n_ctx=fit.sizes.n_ctx,
         n_batch=fit.sizes.n_batch,
@@ -68,13 +70,14 @@ def to_plan(problem: Problem, fit: Fit, notes: tuple[str, ...] = ()) -> Plan:
         kv_bytes=sum(use.kv_bytes for use in fit.uses),
         compute_bytes=sum(use.compute_bytes for use in fit.uses),
         uses=fit.uses,
-        notes=notes,
+        notes=_notes(problem, fit),
+        left_behind=_left_behind(problem, fit),
     )
 
 
 def _notes(problem: Problem, fit: Fit) -> tuple[str, ...]:
     """What differs from the wish, and why."""
-    wish, sizes, placement = problem.wish, fit.sizes, fit.placement
+    wish, sizes = problem.wish, fit.sizes
     notes = []
     if problem.model.info.arch in APPROXIMATE:
         notes.append(f"the memory of a {problem.model.info.arch} model is an estimate")
@@ -84,14 +87,21 @@ def _notes(problem: Problem, fit: Fit) -> tuple[str, ...]:
         notes.append(f"KV cache in {sizes.kv_type[0]}: f16 does not fit")
     if wish.n_ubatch is None and sizes.n_ubatch < 512:
         notes.append(f"prefill in passes of {sizes.n_ubatch} tokens: 512 do not fit")
-    left = problem.model.n_slots - placement.gpu_layers
-    devices = problem.devices()
-    if wish.gpu_layers is None and devices and left:
-        free = ", ".join(f"{size_text(device.free_bytes)} free on {device.name}" for device in devices)
-        notes.append(f"{left} of {problem.model.n_slots} layers stay on the CPU: {free}")
-    if placement.cpu_expert_layers and not wish.cpu_moe:
-        notes.append(f"the experts of {placement.cpu_expert_layers} layers stay on the CPU to fit")
     return tuple(notes)
+
+
+def _left_behind(problem: Problem, fit: Fit) -> str:
+    """What the user left to the plan and it had to leave on the CPU."""
+    placement, devices = fit.placement, problem.devices()
+    left = problem.model.n_slots - placement.gpu_layers
+    if not devices or problem.wish.gpu_layers is not None:
+        return ""
+    free = ", ".join(f"{size_text(device.free_bytes)} is free on {device.name}" for device in devices)
+    if left:
+        return f"{left} of {problem.model.n_slots} layers stay on the CPU: {free}"
+    if placement.cpu_expert_layers > problem.wished_expert_layers:
+        return f"the experts of {placement.cpu_expert_layers} layers stay on the CPU: {free}"
+    return ""
 
 
 def _refusal(problem: Problem) -> DoesNotFitError:
@@ -117,8 +127,7 @@ def _tightest(problem: Problem) -> Fit:
     devices = problem.devices()
     wanted = problem.wish.gpu_layers or 0
     slots = problem.model.n_slots if wanted == ALL_LAYERS else min(wanted, problem.model.n_slots)
-    experts = problem.model.info.n_layer if problem.wish.cpu_moe else 0
-    placement = spread(problem, sizes, devices, slots if devices else 0, experts, overfill=True)
+    placement = spread(problem, sizes, devices, slots if devices else 0, problem.wished_expert_layers, overfill=True)
     assert placement is not None  # overfill takes everything
     return problem.measure(sizes, placement)
 
@@ -145,10 +154,10 @@ def _remedy(problem: Problem, tightest: Fit) -> str:
         nearest.append(f"-c {n_ctx}")
     for change, flag in (
         (replace(wish, kv_type=None), "--kv-type q8_0"),
-        (replace(wish, cpu_moe=True), "--cpu-moe"),
+        (replace(wish, cpu_expert_layers=ALL_LAYERS), "--cpu-moe"),
         (replace(wish, gpu_layers=None), "-g"),
     ):
-        if change == wish or (flag == "--cpu-moe" and not problem.model.info.n_expert):
+        if change == wish or (flag == "--cpu-moe" and not problem.model.has_experts):
             continue
         fit = search(replace(problem, wish=change))
         if fit is not None:

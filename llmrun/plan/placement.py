@@ -25,6 +25,10 @@ class Model:
     def n_slots(self) -> int:
         return self.info.n_layer + 1
 
+    @property
+    def has_experts(self) -> bool:
+        return any(self.weights.experts)
+
     @cached_property
     def slot_bytes(self) -> tuple[int, ...]:
         """Bytes of each slot's weights on a device, routed experts left out."""

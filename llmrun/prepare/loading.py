@@ -1,8 +1,9 @@
-"""A model on its way into memory: found, checked, and loading in the background while other work goes on."""
+"""A model on its way into memory: found, checked, planned, and loading in the background while other work goes on."""
 
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import LlmrunError
@@ -12,7 +13,12 @@ from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.models import resolve
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.models.store import Store
+from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
+
+if TYPE_CHECKING:
+    from llmrun.plan.make import Plan
+    from llmrun.prepare.planning import Planner
 
 
 def find(reference: str, report: Report, catalog: Catalog | None = None) -> resolve.Resolved:
@@ -23,19 +29,34 @@ def find(reference: str, report: Report, catalog: Catalog | None = None) -> reso
 
 
 class Loading:
-    """Reads and checks the header at once, then loads the weights in a thread until `model` is asked for."""
+    """Reads and checks the header at once; plans and loads the weights in a thread until `model` is asked for.
 
-    def __init__(self, found: resolve.Resolved, settings: ModelSettings, report: Report) -> None:
+    Without `room` nothing is planned: the model is loaded as `settings` say.
+    """
+
+    def __init__(
+        self,
+        found: resolve.Resolved,
+        settings: ModelSettings,
+        report: Report,
+        wish: ContextWish | None = None,
+        room: Room | None = None,
+    ) -> None:
         self.found = found
         self.path: Path = found.paths[0]
         self.header = open_header(self.path)
         check_model(self.header)
-        self.info: ModelInfo = model_info(self.header, *map(open_header, found.paths[1:]))
+        self._headers = (self.header, *map(open_header, found.paths[1:]))
+        self.info: ModelInfo = model_info(*self._headers)
         self.settings = settings
         self.load_s = 0.0
         self._report = report
+        self._wish, self._room = wish or ContextWish(), room
+        self._planner: Planner | None = None
+        self._plan: Plan | None = None
         self._done = threading.Event()
         self._wanted = True
+        self._said = False
         self._model: Model | None = None
         self._error: LlmrunError | None = None
         threading.Thread(target=self._load, name="load", daemon=True).start()
@@ -43,6 +64,8 @@ class Loading:
     def _load(self) -> None:
         started = time.perf_counter()
         try:
+            if self._room is not None:
+                self._place(self._room)
             self._model = Model.load(self.path, self.settings, self._progress)
         except LlmrunError as error:
             self._error = error
@@ -50,12 +73,20 @@ class Loading:
             self.load_s = time.perf_counter() - started
             self._done.set()
 
+    def _place(self, room: Room) -> None:
+        # Imported here, beside what the main thread imports meanwhile.
+        from llmrun.prepare.planning import Planner, model_settings
+
+        self._planner = Planner(self.info, self._headers, self._wish)
+        self._plan = self._planner.first(room)
+        self.settings = model_settings(self.settings, self._plan)
+
     def _progress(self, fraction: float) -> bool:
         self._report.progress("loading", int(fraction * self.info.size_bytes), self.info.size_bytes)
         return self._wanted
 
     def model(self) -> Model:
-        """Wait for the weights. Raises EngineError; on KeyboardInterrupt the load stops first."""
+        """Wait for the weights. Raises what planning and loading raise; on KeyboardInterrupt the load stops first."""
         try:
             while not self._done.wait(0.2):  # a wait without a limit would not see Ctrl-C on Windows
                 pass
@@ -66,4 +97,25 @@ class Loading:
         if self._error is not None:
             raise self._error
         assert self._model is not None
+        if self._planner is not None and self._plan is not None and not self._said:
+            self._said = True
+            self._planner.report(self._plan, self._model.placed, self._report)
         return self._model
+
+    def n_ctx_limit(self, wish: ContextWish) -> int:
+        """The longest context of the model, stretched by rope scaling where the user wants it; 0: not known."""
+        from llmrun.plan.wish import context_limit
+        from llmrun.prepare.planning import plan_wish
+
+        return context_limit(self.info, plan_wish(wish, Room(0, 0)))
+
+    def settle(self, room: Room, wish: ContextWish | None = None) -> "Plan":
+        """The context's settings, now that the room is known, with the layers where they are. Notes what had to be
+        given up. Raises UsageError and DoesNotFitError.
+        """
+        self.model()
+        assert self._planner is not None and self._plan is not None  # `room` was given
+        plan = self._planner.again(self._plan, room, wish or self._wish)
+        for note in plan.notes:
+            self._report.note(note)
+        return plan

@@ -10,6 +10,8 @@ from llmrun.errors import UsageError
 
 AUTO_ANSWER = 4096  # tokens of room that `-c auto` leaves for an answer without -n
 CTX_STEP = 256  # llama.cpp pads the KV cache to this
+SHORT_CTX = 512  # tokens with which an answer is still worth having
+TEMPLATE_TOKENS = 256  # that a chat template may add
 # general.sampling.* of a GGUF file, where its name is not the setting's own
 FILE_NAMES = {"penalty_repeat": "repeat_penalty", "penalty_last_n": "repeat_last_n", "temperature": "temp"}
 
@@ -34,14 +36,40 @@ def merge_sampling(
 
 @dataclass(frozen=True)
 class ContextWish:
-    """What the user asked of the context; None where llmrun chooses."""
+    """What the user asked of the context and of memory; None where llmrun chooses. `gpu_layers` -1 is all of them;
+    `rpc` are workers on other machines; `require_gpu` refuses to run with a layer on the CPU."""
 
     n_ctx: int | None = None
     n_threads: int | None = None
-    n_batch: int = 512
-    n_ubatch: int = 512
+    n_batch: int | None = None
+    n_ubatch: int | None = None
     flash_attn: str = "auto"
-    kv_type: tuple[str, str] = ("f16", "f16")
+    kv_type: tuple[str, str] | None = None
+    gpu_layers: int | None = None
+    devices: tuple[str, ...] | None = None
+    kv_on_cpu: bool = False
+    cpu_moe: bool = False
+    require_gpu: bool = False
+    rpc: tuple[str, ...] = ()
+    rope_scaling: str = ""
+    rope_scale: float = 0.0
+
+
+@dataclass(frozen=True)
+class Room:
+    """Tokens of context wanted, and the least that serves; for how many sequences and logits rows at once."""
+
+    n_ctx: int
+    n_ctx_min: int
+    n_seq_max: int = 1
+    n_outputs: int = 1
+
+
+def room_for_text(n_bytes: int, max_tokens: int | None) -> Room:
+    """Room for a prompt of so many bytes, before its tokens are counted: rather too much than too little."""
+    n_prompt = min(n_bytes, 4096) + max(0, n_bytes - 4096) // 2 + TEMPLATE_TOKENS
+    n_ctx = auto_n_ctx(n_prompt, max_tokens, 0)
+    return Room(n_ctx, min(n_ctx, SHORT_CTX))
 
 
 def auto_n_ctx(n_prompt: int, max_tokens: int | None, n_ctx_train: int) -> int:

@@ -3,7 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmrun.chat.conversation import Message
 from llmrun.chat.reasoning import ReasoningSplitter
@@ -15,7 +15,6 @@ from llmrun.cli.terminal import streams
 from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.engine import capi
 from llmrun.engine.adapter import apply_adapters, check_adapter
-from llmrun.engine.engine import Engine
 from llmrun.engine.params import SamplingParams
 from llmrun.engine.request import Request
 from llmrun.errors import LlmrunError
@@ -25,9 +24,12 @@ from llmrun.machine.threads import ThreadChoice
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.prepare.answer import answer, model_facts, named_logprobs, present
 from llmrun.prepare.loading import Loading, find
-from llmrun.prepare.opening import open_engine, pick_n_ctx, pick_threads
+from llmrun.prepare.opening import open_engine, pick_threads, settle
 from llmrun.prepare.prompt import Prompt, chat_prompt, raw_prompt, tokenize, visible_tokens
-from llmrun.prepare.settings import ContextWish
+from llmrun.prepare.settings import ContextWish, room_for_text
+
+if TYPE_CHECKING:
+    from llmrun.plan.make import Plan
 
 EXIT_STATUS = {"stop": 0, "length": 0, "context": 0, "interrupted": 130, "error": 1}
 
@@ -73,7 +75,8 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
         capi.log.sink = lambda _level, line: streams.say(streams.shown(line))
     catalog = load_catalog()
     found = find(reference or default_reference(catalog), report, catalog)
-    loading = Loading(found, wishes.model_settings(groups.load), report)
+    room = room_for_text(len(text.encode()) + len((options.system or "").encode()), options.max_tokens)
+    loading = Loading(found, wishes.model_settings(groups.load), report, wish, room)
     for adapter in adapters:
         check_adapter(open_header(adapter.path), loading.header, adapter.path)
     params = wishes.sampling_params(groups.sampling, grammar, found.defaults, loading.info.sampling)
@@ -82,11 +85,11 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
     model = loading.model()
     tokens = tokenize(prompt, model.vocab)
     _show(prompt, tokens, options, model.vocab.piece)
-    n_ctx = pick_n_ctx(wish, len(tokens), options.max_tokens, loading.info.n_ctx_train)
+    plan = settle(loading, wish, len(tokens), options.max_tokens)
     threads = pick_threads(wish, before, seed_given=groups.sampling.seed is not None)
     if groups.output.verbose:
         streams.say(f"{threads.n} threads: {threads.reason}")
-    engine = open_engine(model, wish, n_ctx, threads)
+    engine = open_engine(model, wish, plan, threads)
     apply_adapters(engine.context, adapters)
     request = Request(
         tokens=tuple(tokens),
@@ -100,13 +103,12 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
     display.feed(options.prefix)
     streamed = stream(engine, request, display.feed, report)
     display.finish()
-    status = _explain_end(streamed, bool(grammar), report, n_ctx)
+    status = _explain_end(streamed, bool(grammar), report, plan.n_ctx)
     if options.json:
-        settings = run_settings(params, wish, engine, threads, groups.load)
+        settings = run_settings(params, wish, plan, threads)
         _print_object(streamed, display, loading, settings, report)
     if not groups.output.quiet:
-        where = f"cpu {threads.n} thread{'s' if threads.n > 1 else ''}"
-        line = stats_line(streamed.finished, loading.load_s, engine.n_ctx_seq, where)
+        line = stats_line(streamed.finished, loading.load_s, engine.n_ctx_seq, where(plan, threads))
         streams.say(streams.dim(line, sys.stderr))
     if streamed.finished.reason == "error" and not options.json:
         raise LlmrunError(streamed.finished.error, streamed.finished.hint)
@@ -139,18 +141,23 @@ def _display(loading: Loading, prompt: Prompt, options: AnswerOptions) -> Displa
     return Display(splitter, options.reasoning, live=options.stream, silent=options.json)
 
 
-def run_settings(
-    params: SamplingParams, wish: ContextWish, engine: Engine, threads: ThreadChoice, load: LoadOptions
-) -> dict[str, Any]:
+def where(plan: "Plan", threads: ThreadChoice) -> str:
+    """What computed: `cpu 2 threads`, or `CUDA0 33/33 layers`, or both."""
+    cpu = f"cpu {threads.n} thread{'s' if threads.n > 1 else ''}"
+    devices = [f"{use.name} {use.layers}/{plan.n_slots} layers" for use in plan.uses[1:]]
+    return " + ".join(devices if plan.gpu_layers == plan.n_slots else [*devices, cpu])
+
+
+def run_settings(params: SamplingParams, wish: ContextWish, plan: "Plan", threads: ThreadChoice) -> dict[str, Any]:
     """What it takes to repeat the run, under the names of the flags."""
     return dict(vars(params)) | {
-        "n_ctx": engine.n_ctx_seq,
+        "n_ctx": plan.n_ctx,
         "threads": threads.n,
-        "gpu_layers": load.gpu_layers or "auto",
-        "kv_type": ",".join(dict.fromkeys(wish.kv_type)),
+        "gpu_layers": plan.gpu_layers,
+        "kv_type": ",".join(dict.fromkeys(plan.kv_type)),
         "flash_attn": wish.flash_attn,
-        "batch": wish.n_batch,
-        "ubatch": wish.n_ubatch,
+        "batch": plan.n_batch,
+        "ubatch": plan.n_ubatch,
     }
 
 

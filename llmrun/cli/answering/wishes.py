@@ -14,6 +14,7 @@ from llmrun.errors import UsageError
 from llmrun.prepare.settings import ContextWish, check_flash_attn, merge_sampling, parse_kv_type
 
 MOST = 2**20  # of threads and batch sizes
+ALL_LAYERS = -1  # as llama.cpp has it
 
 
 def sampling_params(
@@ -87,26 +88,47 @@ def adapters(options: AdapterOptions) -> tuple[Lora, ...]:
 
 
 def model_settings(load: LoadOptions) -> ModelSettings:
-    layers = count(load.gpu_layers, "gpu-layers", ("auto", "all"))
-    return ModelSettings(layers if isinstance(layers, int) else -1, not load.no_mmap, load.mlock)
+    return ModelSettings(mmap=not load.no_mmap, mlock=load.mlock)
 
 
 def context_wish(load: LoadOptions) -> ContextWish:
-    """The user's wishes for the context."""
+    """The user's wishes for the context and for memory."""
     n_ctx = count(load.ctx, "ctx", ("auto",))
     for name, value in (("threads", load.threads), ("batch", load.batch), ("ubatch", load.ubatch)):
         if value is not None and not 1 <= value <= MOST:
             raise UsageError(f"--{name} {value} is not between 1 and {MOST}")
-    kv_type = parse_kv_type(load.kv_type or "f16")
-    if load.cache_type_k or load.cache_type_v:
-        kv_type = parse_kv_type(f"{load.cache_type_k or kv_type[0]},{load.cache_type_v or kv_type[1]}")
     if n_ctx == 0:
         raise UsageError("--ctx 0 holds no prompt", "-c auto chooses a size")
+    layers = count(load.gpu_layers, "gpu-layers", ("auto", "all"))
     return ContextWish(
         n_ctx=n_ctx if isinstance(n_ctx, int) else None,
         n_threads=load.threads,
-        n_batch=load.batch or max(512, load.ubatch or 0),
-        n_ubatch=load.ubatch or 512,
+        n_batch=load.batch or (max(512, load.ubatch) if load.ubatch else None),
+        n_ubatch=load.ubatch or (min(512, load.batch) if load.batch else None),
         flash_attn=check_flash_attn(load.flash_attn or "auto"),
-        kv_type=kv_type,
+        kv_type=_kv_type(load),
+        gpu_layers=layers if isinstance(layers, int) else ALL_LAYERS if layers == "all" else None,
+        devices=tuple(name.strip() for name in load.device.split(",")) if load.device else None,
+        kv_on_cpu=load.kv_on_cpu,
+        cpu_moe=load.cpu_moe,
+        require_gpu=load.require_gpu,
+        rpc=_workers(load.rpc),
+        rope_scaling=(load.rope_scaling or "").lower(),
+        rope_scale=load.rope_scale or 0.0,
     )
+
+
+def _kv_type(load: LoadOptions) -> tuple[str, str] | None:
+    kv_type = parse_kv_type(load.kv_type) if load.kv_type else None
+    if load.cache_type_k or load.cache_type_v:
+        k_type, v_type = kv_type or ("f16", "f16")
+        return parse_kv_type(f"{load.cache_type_k or k_type},{load.cache_type_v or v_type}")
+    return kv_type
+
+
+def _workers(rpc: str | None) -> tuple[str, ...]:
+    if not rpc:
+        return ()
+    from llmrun.engine.offload import parse_endpoints
+
+    return parse_endpoints(rpc)

@@ -22,10 +22,11 @@ from llmrun.machine.load import CpuReading
 from llmrun.prepare.loading import Loading, find
 from llmrun.prepare.opening import open_engine, pick_threads
 from llmrun.prepare.prompt import Prompt, chat_prompt, visible_tokens
+from llmrun.prepare.settings import Room
 from llmrun.prepare.transcript import Transcript
 from llmrun.report import Report
 
-CHAT_CTX = 32768  # tokens a conversation starts with, where the model was trained for as many
+ROOM = Room(n_ctx=32768, n_ctx_min=2048)  # a conversation's, where the model was trained for as many
 ON_FULL = ("shift", "recompute", "stop")
 
 
@@ -62,7 +63,8 @@ class Talk:
         before = CpuReading.now()
         groups = self.settings.groups
         found = find(reference, self.report)
-        self.loading = Loading(found, wishes.model_settings(groups.load), self.report)
+        wish = wishes.context_wish(groups.load)
+        self.loading = Loading(found, wishes.model_settings(groups.load), self.report, wish, ROOM)
         if self.loading.info.chat_template is None and self._wanted_template() is None:
             raise TemplateError(
                 f"{found.name} has no chat template, so there is no way to hold a conversation with it",
@@ -70,18 +72,15 @@ class Talk:
             )
         self.reference = reference
         self.model = self.loading.model()
-        self.threads = pick_threads(
-            wishes.context_wish(groups.load), before, seed_given=groups.sampling.seed is not None
-        )
+        self.threads = pick_threads(wish, before, seed_given=groups.sampling.seed is not None)
         self._open()
 
     def _open(self) -> None:
         """A context by the settings at hand."""
         groups = self.settings.groups
         wish = wishes.context_wish(groups.load)
-        trained = self.loading.info.n_ctx_train or CHAT_CTX
-        n_ctx = min(wish.n_ctx or CHAT_CTX, trained)
-        self.engine: Engine = open_engine(self.model, wish, n_ctx, self.threads)
+        plan = self.loading.settle(ROOM, wish)
+        self.engine: Engine = open_engine(self.model, wish, plan, self.threads)
         adapters = wishes.adapters(groups.adapter)
         for adapter in adapters:
             check_adapter(open_header(adapter.path), self.loading.header, adapter.path)
