@@ -13,7 +13,7 @@ from llmrun.chat.budget import MAX_INT_BITS, Budget, LimitExceeded
 MAX_PADDING = 1000
 MAX_JSON_INDENT = 16
 MAX_DATE_FORMAT = 200
-PRINTF_SIZES = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
+PRINTF_FIELD = re.compile(r"%(?:\(([^)]*)\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
 
 
 def padding(width: Any) -> int:
@@ -41,8 +41,15 @@ def check_replace(budget: Budget, text: Any, old: Any, new: Any, count: Any = No
     charge_text(budget, len(str(text)) + str(text).count(str(old)) * len(str(new)), text, new)
 
 
+def check_elements(budget: Budget, values: Any, *_: Any, **__: Any) -> None:
+    """A filter over a sequence: a string is one of as many strings as it has characters."""
+    if isinstance(values, str):
+        budget.charge(64 * len(values))
+
+
 def check_join(budget: Budget, values: Any, d: Any = "", attribute: Any = None) -> None:
     """The filter; the method `join` has the same operands the other way round."""
+    check_elements(budget, values)
     budget.charge(4 * len(str(d)) * len(values))
 
 
@@ -55,12 +62,23 @@ def check_strip(budget: Budget, text: Any, chars: Any = None) -> None:
     budget.charge(len(str(text)) * len(chars or " "))
 
 
+def check_search_from_end(budget: Budget, text: str, sought: Any = None, *_: Any) -> None:
+    """From the end, Python looks for all of `sought` at each character of `text`."""
+    budget.charge(len(text) * len(sought or " "))
+
+
+def check_words(budget: Budget, text: Any) -> None:
+    """Jinja cuts words with a regular expression and Python code."""
+    budget.charge(32 * len(str(text)))
+
+
 def check_round(budget: Budget, value: Any, precision: Any = 0, method: Any = "") -> None:
     padding(precision)
 
 
 def check_sum(budget: Budget, values: Any, attribute: Any = None, start: Any = 0) -> None:
     """Adding lists up copies the first ones again and again."""
+    check_elements(budget, values)
     if not isinstance(start, (int, float)):
         raise LimitExceeded("it sums what is no number")
 
@@ -86,7 +104,9 @@ def check_printf(budget: Budget, form: Any, *values: Any, **named: Any) -> None:
     """`form % values`."""
     if not isinstance(form, str):
         return
-    for sizes in PRINTF_SIZES.findall(form):
+    for key, *sizes in PRINTF_FIELD.findall(form):
+        if "(" in key:
+            raise LimitExceeded("it formats by a name with brackets")
         for size in sizes:
             padding(size if size == "*" else int(size[:9] or 0))
     before = budget.left
@@ -97,13 +117,20 @@ def check_printf(budget: Budget, form: Any, *values: Any, **named: Any) -> None:
 FILTER_CHECKS: Mapping[str, Callable[..., None]] = {
     "center": check_pad,
     "format": check_printf,
+    "groupby": check_elements,
     "indent": check_indent,
     "join": check_join,
+    "max": check_elements,
+    "min": check_elements,
     "replace": check_replace,
     "round": check_round,
+    "sort": check_elements,
     "sum": check_sum,
+    "title": check_words,
     "tojson": check_tojson,
     "trim": check_strip,
+    "unique": check_elements,
+    "wordcount": check_words,
 }
 METHOD_CHECKS: Mapping[str, Callable[..., None]] = {
     "center": check_pad,
@@ -111,7 +138,11 @@ METHOD_CHECKS: Mapping[str, Callable[..., None]] = {
     "ljust": check_pad,
     "lstrip": check_strip,
     "replace": check_replace,
+    "rfind": check_search_from_end,
+    "rindex": check_search_from_end,
     "rjust": check_pad,
+    "rpartition": check_search_from_end,
+    "rsplit": check_search_from_end,
     "rstrip": check_strip,
     "strip": check_strip,
     "zfill": check_pad,
@@ -149,5 +180,4 @@ def size_of(value: Any) -> int:
 def check_concat(budget: Budget, values: Iterable[Any]) -> None:
     """`a ~ b`."""
     for value in values:
-        budget.deep(value)
-        budget.charge(4 * len(value) if isinstance(value, str) else 0)
+        budget.charge(size_of(value)) if isinstance(value, str) else budget.deep(value)

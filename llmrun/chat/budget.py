@@ -8,9 +8,14 @@ from collections.abc import Collection, Sized
 from time import monotonic
 from typing import Any
 
-WORK_LIMIT = 128_000_000
+# Templates that models ship need a thousandth of this for a short conversation. Some look back over all turns
+# at each turn, or put each turn behind all text before it, so what a long conversation may cost grows faster.
+WORK_LIMIT = 64_000_000
 WORK_PER_INPUT_BYTE = 64
+WORK_PER_INPUT_BYTE_AND_TURN = 4
+WORK_PER_TURN_SQUARED = 512
 TIME_LIMIT_S = 5.0
+TIME_PER_TURN_S = 0.01
 CALL_COST = 64
 NODE_COST = 32
 MAX_DEPTH = 100
@@ -24,12 +29,12 @@ class LimitExceeded(Exception):
 
 
 class Budget:
-    """What is left for one rendering. `inputs` are the values it works on: longer ones allow more work."""
+    """What is left for one rendering of `n_turns` messages; `inputs` are all values it works on."""
 
-    def __init__(self, inputs: Any = None) -> None:
-        self.left = WORK_LIMIT
-        self.deadline = monotonic() + TIME_LIMIT_S
-        self.left += WORK_PER_INPUT_BYTE * deep_size(inputs, sys.maxsize)
+    def __init__(self, inputs: Any = None, n_turns: int = 0) -> None:
+        per_byte = WORK_PER_INPUT_BYTE + WORK_PER_INPUT_BYTE_AND_TURN * n_turns
+        self.left = WORK_LIMIT + WORK_PER_TURN_SQUARED * n_turns**2 + per_byte * deep_size(inputs, sys.maxsize)
+        self.deadline = monotonic() + TIME_LIMIT_S + TIME_PER_TURN_S * n_turns
 
     def charge(self, cost: int) -> None:
         self.left -= cost

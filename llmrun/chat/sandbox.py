@@ -24,7 +24,7 @@ from llmrun.chat import bounds
 from llmrun.chat.budget import CALL_COST, Budget, LimitExceeded
 
 MAX_SOURCE_BYTES = 256 * 1024
-MAX_NODES = 40_000
+MAX_NODES = 10_000  # the largest that models ship have 1,300
 COST_PER_NODE = 8  # of a loop's body, each time round
 
 
@@ -47,14 +47,15 @@ STRING_METHODS = words("""
     replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title
     upper zfill
 """)
-METHODS: tuple[tuple[type, frozenset[str]], ...] = (
-    (str, STRING_METHODS),
-    (dict, frozenset({"copy", "get", "items", "keys", "values"})),
-    (list, frozenset({"copy", "count", "index"})),
-    (tuple, frozenset({"count", "index"})),
-    (int, frozenset()),
-    (float, frozenset()),
-)
+METHODS: dict[type, frozenset[str]] = {
+    str: STRING_METHODS,
+    dict: words("copy get items keys values"),
+    list: words("copy count index"),
+    tuple: words("count index"),
+    int: words(""),
+    bool: words(""),
+    float: words(""),
+}
 COMPARING_TESTS = words("in == eq equalto != ne > gt greaterthan ge >= < lt lessthan <= le")
 
 
@@ -143,6 +144,12 @@ class Metering(NodeTransformer):
         node.expr = compared(node.expr)
         for operand in node.ops:
             operand.expr = compared(operand.expr)
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
+        """A key of a dict is hashed."""
+        self.generic_visit(node)
+        node.key = compared(node.key)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
@@ -260,7 +267,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         self.budget.charge(CALL_COST)
         owner = getattr(obj, "__self__", None)
-        if isinstance(owner, str):
+        if isinstance(owner, (str, list, tuple)):
             args = held(args)
             self.budget.deep(owner)
             if check := bounds.METHOD_CHECKS.get(obj.__name__):
@@ -279,9 +286,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        for kind, methods in METHODS:
-            if isinstance(obj, kind):
-                return attr in methods
+        methods = METHODS.get(type(obj))
+        if methods is not None:
+            return attr in methods
+        if type(obj) is Opaque:  # asking what else it is runs Python code of its own, for each attribute
+            return not attr.startswith("_")
+        if isinstance(obj, str):
+            return attr in STRING_METHODS
         return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

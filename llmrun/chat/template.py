@@ -105,7 +105,8 @@ class Template:
         if enable_thinking is not None:
             variables |= dict.fromkeys(THINKING_SWITCHES, enable_thinking)
         variables |= extra or {}
-        attempt = Attempt(self, variables, free, now or datetime.now(), Budget([texts, variables]))
+        budget = Budget([texts, variables], len(messages))
+        attempt = Attempt(self, variables, free, now or datetime.now(), budget)
         text, notes = attempt.text(hidden, guard.hide(prefix))
         if enable_thinking is not None and not self.reads(THINKING_SWITCHES):
             notes = (*notes, NO_SWITCH)
@@ -251,4 +252,6 @@ def as_variables(message: Message, typed: bool) -> dict[str, Any]:
 
 
 def one_line(error: Exception) -> str:
+    if isinstance(error, (RecursionError, MemoryError)):
+        return "it nests too deeply"
     return " ".join(str(error).split()) or type(error).__name__
