@@ -235,7 +235,7 @@ def test_a_full_context_lets_the_oldest_go_and_says_so(tiny_model: Path, on_full
     noticed = 0
     for turn in range(8):
         shown = terminal.ask(f"{turn} " + "word " * 18)
-        noticed += "left the prompt" in shown
+        noticed += "left the prompt" in shown.replace("\r\n", "")
     assert noticed
     assert "Always end with OK" in terminal.command("/show system", "OK")
     assert "no longer in the prompt" in terminal.command("/show context", "when full")

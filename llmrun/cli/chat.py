@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    reference: Annotated[str | None, typer.Argument(metavar="[MODEL]", show_default=False)] = None,
+    reference: Annotated[str | None, typer.Argument(metavar="[MODEL|SESSION]", show_default=False)] = None,
     *,
     model: Annotated[str | None, typer.Option("-m", "--model", help="The model, as an option.")] = None,
     system: Annotated[str | None, setting("-s --system", "System message.")] = None,
@@ -54,8 +54,8 @@ def command(
     if sessions:
         print("\n".join(streams.shown(found.name) for found in list_sessions()))
         return
-    # `--resume NAME` and `--export md NAME` read as a first argument to a command line without them
-    named = session or (reference if (resume or export) and model is None and _is_session(reference) else None)
+    # With --resume and --export the argument is a session's name, and -m the model.
+    named = session or (reference if resume or export else None)
     file = SessionFile.named(named) if named else (latest_session() if resume or export else SessionFile.fresh())
     if export:
         _export(file, export)
@@ -67,14 +67,8 @@ def command(
     groups = Groups(sampling, shape, adapter, load, output)
     limit = None if max_tokens is not None and max_tokens < 0 else max_tokens
     settings = TalkSettings(groups, limit, template, None, on_full, reasoning)
-    chosen = model or (None if reference == named else reference)
+    chosen = model or (None if resume else reference)
     raise typer.Exit(converse(chosen, file, settings, system=system, resume=resume, plain=plain))
-
-
-def _is_session(name: str | None) -> bool:
-    from llmrun.chat.session import NAME, SessionFile
-
-    return bool(name and NAME.fullmatch(name) and SessionFile.named(name).path.exists())
 
 
 def _export(file: "SessionFile", form: str) -> None:

@@ -43,7 +43,10 @@ def converse(
     _begin(talk, reference, system, resume)
     if one_message:
         talk.say(text)
-        return Turns(talk, plain=True).answer()
+        status = Turns(talk, plain=True).answer()
+        talk.save_state()
+        talk.wait()
+        return status
     return Turns(talk, plain=plain).loop()
 
 

@@ -22,7 +22,14 @@ class MarkdownStream:
         self._parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
         self._parser.disable("reference")
         self._text = ""
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            vertical_overflow="crop",
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._live.start()
         self._drawn_at = 0.0
 
