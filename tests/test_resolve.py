@@ -139,7 +139,7 @@ def test_a_pipe_is_refused_without_being_opened(tmp_path: Path) -> None:
 def test_a_name_that_is_not_here_yet() -> None:
     resolved = here("smollm2")
     assert resolved.paths == () and resolved.name == "smollm2"
-    assert resolved.defaults == {"temp": 0.2, "top-p": 0.9} and resolved.licence == "Apache-2.0"
+    assert resolved.defaults == load_catalog().entries["smollm2"].defaults and resolved.licence == "Apache-2.0"
     assert resolved.wants[0].sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
@@ -184,7 +184,10 @@ def test_one_name_for_another() -> None:
         '[ring]\nsource = "loop"\n[lost]\nsource = "nowhere"\n'
     )
     resolved = here("fast")
-    assert resolved.name == "fast" and resolved.defaults == {"temp": 0.9, "top-p": 0.9}
+    assert resolved.name == "fast" and resolved.defaults == {
+        **load_catalog().entries["smollm2"].defaults,
+        "temp": 0.9,
+    }
     assert resolved.wants[0].name == "smollm2" and resolved.licence == "Apache-2.0"
     with pytest.raises(UsageError, match="loop -> ring -> loop lead in a circle"):
         here("loop")

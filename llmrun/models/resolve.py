@@ -124,7 +124,8 @@ def _from_entry(entry: CatalogEntry, quant: str | None, catalog: Catalog, seen: 
     if entry.name in seen:
         raise UsageError(f"the names {' -> '.join((*seen, entry.name))} lead in a circle", "correct models.toml")
     wants: list[Want] = []
-    resolved = Resolved(entry.name, (), entry.defaults, entry.licence, entry.licence_note)
+    name = f"{entry.name}:{quant}" if quant else entry.name
+    resolved = Resolved(name, (), entry.defaults, entry.licence, entry.licence_note)
     for source in entry.sources:
         ref = parse_ref(source, look=False)
         if isinstance(ref, AliasRef):
@@ -138,11 +139,10 @@ def _from_entry(entry: CatalogEntry, quant: str | None, catalog: Catalog, seen: 
         elif quant is None:
             wants.append(Want(entry.name, ref, entry.sha256, entry.size_bytes))
         elif isinstance(ref, HubRef):
-            wants.append(Want(entry.name, ref._replace(quant=quant, filename=None)))
+            wants.append(Want(name, ref._replace(quant=quant, filename=None)))
     if not wants:
         raise UsageError(f"{entry.name} comes in one quantization only", f"write {entry.name}, without ':{quant}'")
-    name = f"{entry.name}:{quant}" if quant else entry.name
-    return resolved._replace(name=name, wants=tuple(wants))
+    return resolved._replace(wants=tuple(wants))
 
 
 def _inner(

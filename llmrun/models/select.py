@@ -28,7 +28,7 @@ def choose(files: Sequence[NamedFile], repo: str, quant: str | None = None, fit_
     models = group_models(files, repo)
     if not models:
         raise NotFoundError(f"{repo} holds no GGUF model", "look for a repo whose name ends in -GGUF")
-    choice = Choice(_asked_for(models, repo, quant)) if quant else _best(models, repo, fit_bytes)
+    choice = Choice(asked_for(models, repo, quant)) if quant else _best(models, repo, fit_bytes)
     return Choice(_whole(choice.model, repo), choice.note)
 
 
@@ -62,7 +62,8 @@ def _whole(model: ModelFiles, repo: str) -> ModelFiles:
     return model
 
 
-def _asked_for(models: list[ModelFiles], repo: str, quant: str) -> ModelFiles:
+def asked_for(models: list[ModelFiles], repo: str, quant: str) -> ModelFiles:
+    """The model of that type, whole or not. Raises UsageError."""
     asked = quant.lower().removesuffix(".gguf").strip("-._")
     named = [model for model in models if _is_called(model, asked)]
     if named:

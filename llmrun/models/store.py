@@ -24,9 +24,10 @@ CHUNK_BYTES = 1 << 20
 
 
 class Removed(NamedTuple):
-    """`kept_for`: the other names that still use some of the data."""
+    """`paths` are the blobs that went; `kept_for` the other names that still use some of the data."""
 
     entry: Entry
+    paths: tuple[Path, ...]
     freed_bytes: int
     kept_for: tuple[str, ...]
 
@@ -135,16 +136,22 @@ class Store:
     def remove(self, name: str) -> Removed:
         """Forgets the name, and its blobs where no other name uses them. Raises NotFoundError."""
         with self._changing(), _storing(self.root):
-            entry = self.find(name)
-            if entry is None:
-                raise NotFoundError(f"no model called {visible(name)} is in the store", "llmrun list shows them")
-            others = [other for other in self.entries() if other.name != name]
-            used = {file.sha256: other.name for other in others for file in other.files}
-            own = {file.sha256 for file in entry.files}
+            removed = self.what_goes(name)
             self._manifest(name).unlink()
-            freed_bytes = sum(_unlink(self._blob(sha256)) for sha256 in own - used.keys())
-        kept_for = sorted(other.name for other in others if own & {file.sha256 for file in other.files})
-        return Removed(entry, freed_bytes, tuple(kept_for))
+            freed_bytes = sum(_unlink(path) for path in removed.paths)
+        return removed._replace(freed_bytes=freed_bytes)
+
+    def what_goes(self, name: str) -> Removed:
+        """What `remove` would do. Raises NotFoundError."""
+        entry = self.find(name)
+        if entry is None:
+            raise NotFoundError(f"no model called {visible(name)} is in the store", "llmrun list shows them")
+        others = [other for other in self.entries() if other.name != name]
+        used = {file.sha256 for other in others for file in other.files}
+        own = {file.sha256 for file in entry.files}
+        paths = tuple(path for sha256 in own - used if (path := self._blob(sha256)).exists())
+        kept_for = (other.name for other in others if own & {file.sha256 for file in other.files})
+        return Removed(entry, paths, sum(path.stat().st_size for path in paths), tuple(kept_for))
 
     def verify(self, report: Report) -> list[Damage]:
         """Re-hashes every blob in use. What is damaged is set aside, so the next pull fetches it again."""

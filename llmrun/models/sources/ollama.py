@@ -47,14 +47,18 @@ class OllamaModel(NamedTuple):
 def locate(want: Want, store: Store) -> Found:
     """Raises NotFoundError: what ollama does not have here, only ollama can fetch."""
     assert isinstance(want.ref, OllamaRef)
-    ref = want.ref
+    model = find(want.ref)
+    return Found(model.files, source=ref_text(model.ref))
+
+
+def find(ref: OllamaRef) -> OllamaModel:
+    """Raises NotFoundError with the names there are."""
     for folder in folders():
         path = _manifest_path(folder, ref)
-        model = _read(folder, path, ref) if path else None
-        if model and model.is_whole:
-            return Found(model.files, source=ref_text(ref))
-    names = [ref_text(model.ref) for model in list_models()]
-    raise _absent(ref, names)
+        model = _model_at(folder, path) if path else None
+        if model:
+            return model
+    raise _absent(ref, [ref_text(model.ref) for model in list_models()])
 
 
 def offer(want: Want, report: Report) -> Offer:
@@ -85,10 +89,16 @@ def list_models() -> Iterator[OllamaModel]:
     for folder in folders():
         root = folder / "manifests"
         for path in sorted(_walk(root)):
-            *names, tag = path.relative_to(root).parts
-            model = _read(folder, path, OllamaRef(_short_name(names), tag)) if len(names) >= 2 else None
-            if model and model.is_whole:
+            model = _model_at(folder, path)
+            if model:
                 yield model
+
+
+def _model_at(folder: Path, path: Path) -> OllamaModel | None:
+    """The model that a manifest stands for, where all of it is here."""
+    *names, tag = path.relative_to(folder / "manifests").parts
+    model = _read(folder, path, OllamaRef(_short_name(names), tag)) if len(names) >= 2 else None
+    return model if model and model.is_whole else None
 
 
 def _walk(root: Path) -> Iterator[Path]:
