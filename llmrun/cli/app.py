@@ -16,6 +16,11 @@ from llmrun.errors import LlmrunError
 COMMANDS = {
     "run": ("run", "Answer one prompt."),
     "chat": ("chat", "Hold a conversation."),
+    "pull": ("pull", "Fetch models to this machine."),
+    "list": ("list", "List the models on this machine."),
+    "show": ("show", "Show what a model is."),
+    "rm": ("rm", "Delete models from this machine."),
+    "alias": ("alias", "Give a model a name of your own."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
 }
 BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended

@@ -20,7 +20,7 @@ from llmrun.models.refs import (
     parse_ref,
     ref_text,
 )
-from llmrun.models.sources import Found, Kind, Source, Want
+from llmrun.models.sources import Found, Kind, Offer, Source, Want
 from llmrun.models.store import Store
 from llmrun.report import Report
 
@@ -80,6 +80,17 @@ def fetch(resolved: Resolved, store: Store, report: Report, fit_bytes: int | Non
         except (NotFoundError, DownloadError) as error:
             report.note(f"{visible(ref_text(want.ref))}: {error.message}; trying the next source")
     return _fetch_from(last, resolved, store, report, fit_bytes)
+
+
+def offer(resolved: Resolved, report: Report, fit_bytes: int | None = None) -> Offer:
+    """What a fetch would bring, from the first source that answers; downloads no model data."""
+    *others, last = resolved.wants
+    for want in others:
+        try:
+            return source_of(want.ref).offer(want._replace(fit_bytes=fit_bytes), report)
+        except (NotFoundError, DownloadError) as error:
+            report.note(f"{visible(ref_text(want.ref))}: {error.message}; trying the next source")
+    return source_of(last.ref).offer(last._replace(fit_bytes=fit_bytes), report)
 
 
 def source_of(ref: Ref) -> Source:
