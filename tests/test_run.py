@@ -14,6 +14,7 @@ import pytest
 from tests.cli import LLMRUN, environment, llmrun
 from tests.tiny import CHATML, tiny_gguf
 
+SYSTEM = ("-s", "You are a helpful assistant.")  # as the catalogue has it for this model
 GREEDY = ("--temp", "0", "-t", "1")  # one thread: neighbours and thread counts change nothing
 
 
@@ -45,7 +46,7 @@ def on_terminal(*args: object, env: dict[str, str] | None = None) -> str:
 
 
 def test_the_real_model_answers_sensibly(smollm2: Path) -> None:
-    result = llmrun("run", smollm2, "What is the capital of France?", *GREEDY)
+    result = llmrun("run", smollm2, "What is the capital of France?", *SYSTEM, *GREEDY, "-n", 60)
     assert result.status == 0
     assert "Paris" in result.text
     (line,) = result.err.splitlines()
@@ -112,7 +113,7 @@ def test_any_end_token_of_the_vocabulary_ends_the_answer(smollm2: Path, tmp_path
     field.parts[field.data[0]][0] = 0  # <|endoftext|>
     reader.data.flush()
     del reader
-    result = llmrun("run", copy, "What is the capital of France?", *GREEDY, "-n", 200, "--json")
+    result = llmrun("run", copy, "What is the capital of France?", *SYSTEM, *GREEDY, "-n", 60, "--json")
     answer = json.loads(result.text)
     assert answer["finish_reason"] == "stop"
     assert "<|" not in answer["text"]
@@ -183,7 +184,8 @@ def test_a_reader_that_leaves_ends_the_run_quietly(smollm2: Path) -> None:
     assert process.stdout.read(5)
     process.stdout.close()
     assert process.wait(30) == 141
-    assert process.stderr.read() == b""
+    with process.stderr:
+        assert process.stderr.read() == b""
 
 
 def test_redirected_output_is_the_bare_text(smollm2: Path) -> None:
@@ -226,34 +228,38 @@ def test_pieces_are_flushed_as_they_come(smollm2: Path) -> None:
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 1)
     assert process.poll() is None  # the first byte came while the answer was still being made
-    assert len(process.stdout.read()) > 100
+    with process.stdout:
+        assert len(process.stdout.read()) > 100
     assert process.wait(60) == 0
 
 
-def interrupt(command: list[str], stdin: bytes, after: float, signals: int = 1) -> tuple[int, bytes, str, float]:
+def interrupt(*args: object, stdin: bytes = b"") -> tuple[int, bytes, str, float]:
+    """Ctrl-C a second after the model was loaded, as the line about threads tells."""
     process = subprocess.Popen(
-        [*LLMRUN, *command],
+        [*LLMRUN, *map(str, args), "-v"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    assert process.stdin is not None
+    assert process.stdin is not None and process.stderr is not None
     process.stdin.write(stdin)
     process.stdin.close()
     process.stdin = None
-    time.sleep(after)
+    for line in process.stderr:
+        if b" threads: " in line:
+            break
+    time.sleep(1.5)
     start = time.monotonic()
-    for _ in range(signals):
-        process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     return process.returncode, out, err.decode(), time.monotonic() - start
 
 
 def test_ctrl_c_during_prefill_ends_within_seconds(smollm2: Path) -> None:
     """INT-02"""
-    command = ["run", str(smollm2), "--ctx", "8192", "--threads", "1", "-n", "5"]
-    status, out, err, seconds = interrupt(command, b"word " * 7000, after=4)
+    args = ("run", smollm2, "--ctx", 8192, "--threads", 1, "-n", 5)
+    status, out, err, seconds = interrupt(*args, stdin=b"word " * 7000)
     assert status == 130
     assert out == b""
     assert seconds < 2
@@ -262,17 +268,17 @@ def test_ctrl_c_during_prefill_ends_within_seconds(smollm2: Path) -> None:
 
 
 def test_ctrl_c_during_the_answer_keeps_what_was_written(smollm2: Path) -> None:
-    command = ["run", str(smollm2), "Write a very long story", "-n", "2000", "--ignore-eos"]
-    status, out, err, seconds = interrupt(command, b"", after=4)
+    args = ("run", smollm2, "Write a very long story", "-n", 2000, "--ignore-eos", "-t", 1)
+    status, out, err, seconds = interrupt(*args)
     assert (status, seconds < 2) == (130, True)
-    assert len(out) > 20
-    assert err.splitlines()[0] == "interrupted"
-    assert "decode" in err.splitlines()[1]
+    assert len(out) > 5
+    assert "interrupted" in err.splitlines()
+    assert "decode" in err.splitlines()[-1]
 
 
 def test_ctrl_c_with_json_still_prints_the_object(smollm2: Path) -> None:
-    command = ["run", str(smollm2), "Write a very long story", "-n", "2000", "--ignore-eos", "--json"]
-    status, out, _, _ = interrupt(command, b"", after=4)
+    args = ("run", smollm2, "Write a very long story", "-n", 2000, "--ignore-eos", "--json", "-t", 1)
+    status, out, _, _ = interrupt(*args)
     answer = json.loads(out)
     assert (status, answer["finish_reason"]) == (130, "interrupted")
     assert answer["usage"]["completion_tokens"] > 0
@@ -358,9 +364,10 @@ def test_nonsense_settings_are_usage_errors(tiny_model: Path, args: tuple[str, .
     llmrun("run", tiny_model, "hi", *args).failed(2)
 
 
-def test_llama_cpp_spellings_are_understood(tiny_model: Path) -> None:
+def test_llama_cpp_spellings_are_understood(tmp_path: Path) -> None:
+    model = tiny_gguf(tmp_path / "m.gguf", n_embd=128)  # heads of 32, as a q8_0 cache needs
     result = llmrun(
-        "run", tiny_model, "hi", "-ngl", 0, "-ctk", "q8_0", "-ctv", "q8_0", "--n-predict", 2, "--ctx-size", 256,
+        "run", model, "hi", "-ngl", 0, "-ctk", "q8_0", "-ctv", "q8_0", "--n-predict", 2, "--ctx-size", 256,
         "-fa", "on", "--json",
     )  # fmt: skip
     assert result.status == 0, result.err

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmrun import __version__
+from llmrun.cli.options import BROKEN_PIPE
 from llmrun.cli.terminal import streams
 from llmrun.errors import LlmrunError
 
@@ -23,7 +24,6 @@ COMMANDS = {
     "alias": ("alias", "Give a model a name of your own."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
 }
-BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -6,12 +6,16 @@ that Typer reads, and gathers them again.
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
+
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
 
 
 def setting(flags: str, help: str, **more: Any) -> Any:
@@ -133,7 +137,14 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, group in groups.items():
             fields = [field.name for field in dataclasses.fields(group)]
             values[name] = group(**{field: values.pop(field) for field in fields})
-        return function(**values)
+        try:
+            return function(**values)
+        except BrokenPipeError:  # Typer would make it exit status 1
+            streams.abandon(sys.stdout)
+            raise typer.Exit(BROKEN_PIPE) from None
+        except KeyboardInterrupt:  # and this one silent
+            streams.say("interrupted")
+            raise typer.Exit(130) from None
 
     gathered.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     gathered.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -58,9 +58,9 @@ def command(
 
     groups = Groups(sampling, shape, adapter, load, output)
     options = AnswerOptions(
-        system=system,
+        system=None if system is None else prompts.typed(system, "--system"),
         max_tokens=_limit(max_tokens),
-        stop=tuple(stop or ()),
+        stop=tuple(prompts.typed(text, "--stop") for text in stop or ()),
         raw=raw,
         special=not no_special,
         json=json,
@@ -68,7 +68,7 @@ def command(
         show_prompt=show_prompt,
         show_tokens=show_tokens,
         template=template,
-        prefix=prefix,
+        prefix=prompts.typed(prefix, "--prefix"),
         reasoning=reasoning,
         logprobs=logprobs,
     )

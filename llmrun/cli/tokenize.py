@@ -61,7 +61,7 @@ def command(
 def _text(words: list[str], file: str | None, encoding: str) -> str:
     """The text from exactly one place, to the last byte."""
     if words:
-        return prompts.decode(" ".join(words).encode("utf-8", "surrogateescape"), "the argument", "utf-8")
+        return prompts.typed(" ".join(words), "the argument")
     if file is not None:
         return prompts.read_file(file, encoding)
     if streams.is_terminal(sys.stdin):

@@ -1,6 +1,7 @@
 """The prompt of one run: files, then standard input, then the words of the command line."""
 
 import codecs
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,8 +17,17 @@ def gather(files: Sequence[str], words: Sequence[str], encoding: str) -> str:
     parts = [read_file(name, encoding) for name in files]
     if not is_terminal(sys.stdin):
         parts.append(read_stdin(encoding))
-    parts.append(" ".join(words))
+    parts.append(" ".join(typed(word, "the prompt") for word in words))
     return "\n\n".join(part.rstrip("\n") if part is not parts[-1] else part for part in parts if part.strip())
+
+
+def typed(text: str, what: str) -> str:
+    """A word of the command line as UTF-8, whatever the locale made of its bytes. Raises UsageError."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return decode(os.fsencode(text), what, "utf-8")
+    return text
 
 
 def read_file(name: str, encoding: str) -> str:
