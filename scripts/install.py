@@ -212,7 +212,8 @@ def install(extras: str) -> None:
     if status := run_pip(extras):
         tail = LOG.read_text(encoding="utf-8").splitlines()[-25:]
         print("\n".join(f"    {line[:200]}" for line in tail), file=sys.stderr)
-        fail(f"pip could not install llmrun (exit status {status})", f"the whole log is in {LOG}")
+        ended = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
+        fail(f"pip could not install llmrun ({ended})", f"the whole log is in {LOG}")
     STAMP.write_text(f"{fingerprint()}\n{extras}", encoding="utf-8")
 
 
