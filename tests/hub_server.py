@@ -328,8 +328,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         with contextlib.suppress(OSError), self.server.sending():
             for block in self.blocks(content, start, end):
-                self.wfile.write(block)
                 self.request_log.sent += len(block)
+                self.wfile.write(block)
         if self.fault.cut_after is not None or self.fault.stall_after is not None or self.fault.no_length:
             self.hang_up()
 
@@ -361,8 +361,8 @@ class Handler(BaseHTTPRequestHandler):
         self.head(status, {"Content-Length": str(len(body))} | (headers or {}))
         if self.command != "HEAD":
             with contextlib.suppress(OSError):
-                self.wfile.write(body)
                 self.request_log.sent += len(body)
+                self.wfile.write(body)
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         self.request_log.status = status

@@ -186,8 +186,8 @@ def test_what_is_no_gguf_inside_is_not_registered(hub: Hub) -> None:
 def test_case_makes_no_second_copy(hub: Hub) -> None:
     """SEL-01: the hub sends another spelling to the real name."""
     first = pull("mock/repo:Q8_0")
-    assert pull("MOCK/Repo:Q8_0").paths == first.paths
-    assert hf.locate(want("Mock/REPO:Q8_0"), Store()) == first._replace(source="Mock/REPO:Q8_0")
+    assert pull("MOCK/Repo:Q8_0") == first
+    assert hf.locate(want("Mock/REPO:Q8_0"), Store()) == first
     assert hub.sent("/cdn/") == len(QUANTS["m-Q8_0.gguf"])
 
 
@@ -238,8 +238,8 @@ def test_refusals_with_a_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Non
     hub.add("mock/gated", {"m-Q4_K_M.gguf": model(1)}, gated="manual", token="hf_good")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     gated = failure("mock/gated:Q4_K_M")
-    assert gated.message == "mock/gated is gated: the account of the token has no access"
-    assert gated.hint == f"accept the licence at {hub.url}/mock/gated"
+    assert gated.message == "mock/gated is gated, and this token does not open it"
+    assert gated.hint == f"accept the licence at {hub.url}/mock/gated (the hub says: Access is restricted)"
     assert "this token may not read it" in failure("mock/absent").hint
     credentials = {"X-Error-Message": "Invalid credentials in Authorization header"}
     hub.fail("/api/", times=1, status=401, headers=credentials)
@@ -447,6 +447,8 @@ def test_without_the_right_to_link_files_are_moved(hub: Hub, monkeypatch: pytest
     found = pull("mock/split", report)
     assert report.notes == ["this system allows no symbolic links: the files are kept without them"]
     assert [path.read_bytes() for path in found.paths] == list(parts.values())
+    hub.add("mock/raw", CHECKPOINT)
+    assert sorted(path.name for path in pull("mock/raw").paths[0].iterdir()) == sorted(list(CHECKPOINT)[:5])
     sizes = [path.stat().st_size for path in hf_cache.repo_folder("mock/split").rglob("*.gguf")]
     assert sum(sizes) == sum(map(len, parts.values()))
     assert list((hf_cache.repo_folder("mock/split") / "blobs").iterdir()) == []

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmrun.errors import Interrupted
+from llmrun.errors import Interrupted, ModelFileError
 from llmrun.models import http
 from llmrun.models.download import Download, NoRanges
 from llmrun.models.http import NetworkError, StatusError
@@ -62,7 +62,7 @@ class _Progress:
         self.before = 0
 
     def show(self, done: int) -> None:
-        self.report.progress(self.task, min(self.before + done, self.total - 1), self.total)
+        self.report.progress(self.task, max(0, min(self.before + done, self.total - 1)), self.total)
 
     def finish(self, size: int) -> None:
         self.before += size
@@ -83,6 +83,9 @@ def _fetch_checked(client: "Client", file: Wanted, headers: Mapping[str, str], p
             if in_one_piece:
                 raise
             progress.report.note(f"{fault.message}; fetching it again")
+        except ModelFileError:
+            part.discard()
+            raise
         except KeyboardInterrupt:
             done = f"{size_text(part.have_bytes)} of {size_text(file.size)}"
             message = f"stopped: {done} of {file.name} are kept"

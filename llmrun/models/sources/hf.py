@@ -57,7 +57,9 @@ def locate(want: Want, store: Store) -> Found | None:
 
 def cached(want: Want) -> Found | None:
     ref = hub_ref(want)
-    for snapshot in hf_cache.snapshots(hf_cache.repo_folder(ref.repo), ref.revision):
+    folder = hf_cache.repo_folder(ref.repo)
+    want = want._replace(ref=ref._replace(repo=hf_cache.repo_name(folder)))
+    for snapshot in hf_cache.snapshots(folder, ref.revision):
         try:
             picked = pick(snapshot.files, want)
         except (UsageError, NotFoundError):

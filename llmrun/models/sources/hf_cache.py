@@ -6,13 +6,11 @@ Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from llmrun.models.parts import check_space, flush_file, flush_folder, writing
 from llmrun.models.quants import NamedFile
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -119,9 +117,13 @@ def _files(folder: Path) -> Iterator[NamedFile]:
                 yield NamedFile(path.relative_to(folder).as_posix(), path.stat().st_size)
 
 
-def place(blob: Path, pointer: Path, is_new: bool) -> bool:
-    """Makes `pointer`, in a snapshot, be the blob. False where that took a move (of a new blob) or a copy,
-    because this system or its user allows no symbolic links."""
+def place(blob: Path, pointer: Path, may_move: bool) -> bool:
+    """Makes `pointer`, in a snapshot, be the blob. False where that took a move or a copy, because this
+    system or its user allows no symbolic links."""
+    import shutil
+
+    from llmrun.models.parts import check_space, flush_file, writing
+
     if pointer.is_file() and (not blob.exists() or pointer.samefile(blob)):
         return True
     with writing(pointer.parent, 0):
@@ -133,7 +135,7 @@ def place(blob: Path, pointer: Path, is_new: bool) -> bool:
             beside.symlink_to(os.path.relpath(blob, pointer.parent))
         except OSError:
             # Windows: error 1314, no right to make links outside developer mode.
-            if is_new:
+            if may_move:
                 blob.replace(pointer)
                 return False
             check_space(pointer.parent, blob.stat().st_size)
@@ -149,6 +151,8 @@ def write_ref(folder: Path, revision: str, commit: str) -> None:
     """Remember which commit a branch or tag was; not in a cache that may only be read."""
     if revision == commit or not _is_plain(revision):
         return
+    from llmrun.models.parts import flush_folder
+
     ref = folder / "refs" / revision
     with suppress(OSError):
         if ref.is_file() and ref.read_text(encoding="ascii", errors="replace") == commit:

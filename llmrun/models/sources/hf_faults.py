@@ -25,9 +25,13 @@ def explain(fault: StatusError, asked: Asked) -> LlmrunError:
     """The error for a refusal of the hub; the fault itself where it says it all."""
     repo, page, has_token = visible(asked.repo), asked.page, asked.has_token
     if fault.error_code == "GatedRepo":
-        who = "the account of the token has no access" if has_token else "its licence must be accepted first"
-        then = "" if has_token else f", then {LOGIN}"
-        return DownloadError(f"{repo} is gated: {who}", f"accept the licence at {page}{then}")
+        if not has_token:
+            hint = f"accept the licence at {page}, then {LOGIN}"
+            return DownloadError(f"{repo} is gated: its licence must be accepted first", hint)
+        said = f" (the hub says: {fault.reason})" if fault.reason else ""
+        return DownloadError(
+            f"{repo} is gated, and this token does not open it", f"accept the licence at {page}{said}"
+        )
     if fault.error_code == "RevisionNotFound":
         name = visible(asked.revision or "main")
         return NotFoundError(f"{repo} has no revision '{name}'", f"its branches and tags are at {page}/tree/main")

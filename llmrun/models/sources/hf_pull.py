@@ -1,10 +1,12 @@
 """Fetches files of a hub repo into the Hugging Face cache, where other tools find them."""
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
-from llmrun.errors import DownloadError, NotFoundError
+from llmrun.errors import DownloadError, LlmrunError, NotFoundError
 from llmrun.models.checkpoint import checkpoint_files
 from llmrun.models.http import NetworkError, StatusError
 from llmrun.models.names import checked_name, visible
@@ -19,39 +21,76 @@ from llmrun.models.transfer import fetch as transfer
 from llmrun.models.wanted import Wanted
 from llmrun.report import Report
 
-OFFLINE = "this machine is set to offline (HF_HUB_OFFLINE)"
+T = TypeVar("T")
+
+
+class _Offline(Exception):
+    """The hub cannot be asked. `fault` is the error where nothing is here either."""
+
+    def __init__(self, why: str, fault: LlmrunError) -> None:
+        self.why, self.fault = why, fault
 
 
 def offer(want: Want, report: Report) -> Offer:
-    if hf_cache.is_offline():
-        raise _not_here(hub_ref(want), OFFLINE)
-    listing = list_repo(hub_ref(want), report)
-    picked = pick(_named(listing), want)
+    try:
+        listing = _ask(hub_ref(want), report)
+    except _Offline as state:
+        raise state.fault from None
+    picked = pick(_named(listing), _canonical(want, listing))
     files = {file.name: file for file in listing.files}
     remote = tuple(_remote(listing, files[file.name]) for file in picked.files)
     return Offer(remote, picked.kind, ref_text(picked.ref))
 
 
 def fetch(want: Want, report: Report) -> Found:
-    ref = hub_ref(want)
-    if hf_cache.is_offline():
-        here = _here_unchecked(want, "offline", report)
-        if here is None:
-            raise _not_here(ref, OFFLINE)
-        return here
     try:
-        listing = list_repo(ref, report)
-    except (NetworkError, StatusError) as fault:
-        here = _here_unchecked(want, f"offline: {fault.message}", report)
-        if here is None:
-            fault.hint = f"{fault.hint}; {_what_is_here(ref)}"
-            raise
-        return here
-    picked = pick(_named(listing), want)
+        listing = _ask(hub_ref(want), report)
+    except _Offline as state:
+        return _unchecked(cached(want), want.name, state, report)
+    picked = pick(_named(listing), _canonical(want, listing))
     if picked.note:
         report.note(picked.note)
     _check_catalogue(want, listing, picked)
     return found(fetch_files(listing, picked, want.name, report), picked)
+
+
+def fetch_checkpoint(ref: HubRef, report: Report) -> Path:
+    """The folder of a repo's safetensors checkpoint, also where the repo has GGUF files beside it. Raises
+    NotFoundError where it has none that is whole."""
+    try:
+        listing = _ask(ref, report)
+    except _Offline as state:
+        snapshots = hf_cache.snapshots(hf_cache.repo_folder(ref.repo), ref.revision)
+        folders = [one.folder for one in snapshots if checkpoint_files(one.files)]
+        return _unchecked(folders[0] if folders else None, ref_text(ref), state, report)
+    files = checkpoint_files(_named(listing))
+    if not files:
+        names = ", ".join(visible(file.name) for file in listing.files[:12])
+        raise NotFoundError(f"{ref.repo} has no whole safetensors checkpoint", f"it has {names}")
+    return fetch_files(listing, Picked(files, "checkpoint", ref), ref_text(ref), report)
+
+
+def _ask(ref: HubRef, report: Report) -> Listing:
+    if hf_cache.is_offline():
+        message = f"{ref_text(ref)} is not here, and this machine is set to offline (HF_HUB_OFFLINE)"
+        raise _Offline("offline", NotFoundError(message, _what_is_here(ref)))
+    try:
+        return list_repo(ref, report)
+    except (NetworkError, StatusError) as fault:
+        fault.hint = f"{fault.hint}; {_what_is_here(ref)}"
+        raise _Offline(f"offline: {fault.message}", fault) from None
+
+
+def _unchecked(here: T | None, name: str, state: _Offline, report: Report) -> T:
+    if here is None:
+        raise state.fault from None
+    report.note(f"{visible(name)}: here (not checked, {state.why})")
+    return here
+
+
+def _canonical(want: Want, listing: Listing) -> Want:
+    """With the hub's own spelling of the repo's name."""
+    return want._replace(ref=hub_ref(want)._replace(repo=listing.asked.repo))
 
 
 def _check_catalogue(want: Want, listing: Listing, picked: Picked) -> None:
@@ -61,24 +100,6 @@ def _check_catalogue(want: Want, listing: Listing, picked: Picked) -> None:
             f"{ref_text(picked.ref)} is no longer the file that {want.name} stands for: its checksum is another",
             f"give {ref_text(picked.ref)} itself if you want it as it is now",
         )
-
-
-def fetch_checkpoint(ref: HubRef, report: Report) -> Path:
-    """The folder of a repo's safetensors checkpoint, also where the repo has GGUF files beside it. Raises
-    NotFoundError where it has none that is whole."""
-    offline = hf_cache.is_offline()
-    for one in hf_cache.snapshots(hf_cache.repo_folder(ref.repo), ref.revision) if offline else ():
-        if checkpoint_files(one.files):
-            report.note(f"{visible(ref.repo)}: here (not checked, offline)")
-            return one.folder
-    if offline:
-        raise _not_here(ref, OFFLINE)
-    listing = list_repo(ref, report)
-    files = checkpoint_files(_named(listing))
-    if not files:
-        names = ", ".join(visible(file.name) for file in listing.files[:12])
-        raise NotFoundError(f"{ref.repo} has no whole safetensors checkpoint", f"it has {names}")
-    return fetch_files(listing, Picked(files, "checkpoint", ref), ref_text(ref), report)
 
 
 def reader(file: RemoteFile) -> AbstractContextManager[RemoteReader]:
@@ -96,11 +117,21 @@ def fetch_files(listing: Listing, picked: Picked, task: str, report: Report) -> 
         transfer(wanted, task, report, listing.headers, stall_s())
     except StatusError as fault:
         raise explain(fault, listing.asked) from None
-    linked = [hf_cache.place(file.final, file.pointer, file.final in new) for file in wanted if file.pointer]
-    if not all(linked):
+    if not _place(wanted, new):
         report.note("this system allows no symbolic links: the files are kept without them")
     hf_cache.write_ref(folder, listing.asked.revision or "main", listing.commit)
     return folder / "snapshots" / listing.commit
+
+
+def _place(wanted: Sequence[Wanted], new: set[Path]) -> bool:
+    """False where files had to be moved or copied. One that two names share is moved for the last of them."""
+    last = {file.final: file for file in wanted}
+    linked = True
+    for file in wanted:
+        if file.pointer:
+            may_move = file.final in new and last[file.final] is file
+            linked = hf_cache.place(file.final, file.pointer, may_move) and linked
+    return linked
 
 
 def _wanted(listing: Listing, file: HubFile, folder: Path, report: Report) -> Wanted:
@@ -129,17 +160,6 @@ def _named(listing: Listing) -> list[NamedFile]:
 def _remote(listing: Listing, file: HubFile) -> RemoteFile:
     sha256 = file.digest if len(file.digest) == 64 else None
     return RemoteFile(file.name, file.size_bytes, sha256, listing.url(file.name))
-
-
-def _here_unchecked(want: Want, why: str, report: Report) -> Found | None:
-    here = cached(want)
-    if here is not None:
-        report.note(f"{want.name}: here (not checked, {why})")
-    return here
-
-
-def _not_here(ref: HubRef, why: str) -> NotFoundError:
-    return NotFoundError(f"{ref_text(ref)} is not here, and {why}", _what_is_here(ref))
 
 
 def _what_is_here(ref: HubRef) -> str:
