@@ -215,9 +215,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.content(content, headers)
         if path.startswith("/cdn/"):
             return self.cdn(path.removeprefix("/cdn/"))
-        api = re.fullmatch(r"/api/models/([^/]+/[^/]+?)(?:/revision/(.+))?", path)
+        api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)
         if api:
             return self.model_info(api[1], api[2] or "main")
+        tree = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path)
+        if tree:
+            return self.tree(tree[1])
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         if file:
             return self.resolve(file[1], file[2], file[3])
@@ -268,6 +271,19 @@ class Handler(BaseHTTPRequestHandler):
             "siblings": siblings,
         }
         return self.reply(200, {"Content-Type": "application/json"}, json.dumps(info).encode())
+
+    def tree(self, repo_id: str) -> None:
+        """How the hub's own client lists a repo it fetches whole."""
+        repo = self.repo(repo_id)
+        if repo is None or not self.allowed(repo, content=False):
+            return None
+        entries: list[dict[str, object]] = []
+        for name, file in repo.files.items():
+            size = len(file.content)
+            entries.append({"type": "file", "path": name, "size": size, "oid": file.git_id})
+            if file.lfs:
+                entries[-1]["lfs"] = {"oid": file.sha256, "size": size, "pointerSize": 134}
+        return self.reply(200, {"Content-Type": "application/json"}, json.dumps(entries).encode())
 
     def sibling(self, name: str, file: HubFile, blobs: bool) -> dict[str, object]:
         if not blobs or self.server.no_blobs:

@@ -385,6 +385,16 @@ def test_a_repo_of_safetensors_comes_as_a_checkpoint(hub: Hub) -> None:
     assert isinstance(failure("mock/bin"), NotFoundError)
 
 
+def test_a_checkpoint_that_the_hubs_client_fetched_is_used(hub: Hub) -> None:
+    from huggingface_hub import snapshot_download
+
+    hub.add("mock/raw", CHECKPOINT)
+    folder = snapshot_download("mock/raw", cache_dir=hf_cache.cache_dir(), endpoint=hub.url)
+    sent = hub.sent("/cdn/")
+    assert pull("mock/raw").paths == (Path(folder),)
+    assert hub.sent("/cdn/") == sent
+
+
 def test_a_checkpoint_beside_gguf_files_is_fetched_for_conversion(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add("mock/both", CHECKPOINT | QUANTS)
     ref = HubRef("mock/both")

@@ -118,7 +118,7 @@ def _library() -> Iterator[Any]:
     certificates and time-outs as for downloads."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["HF_HUB_DISABLE_XET"] = "1"
     try:
-        import huggingface_hub
+        import huggingface_hub.constants
         import huggingface_hub.errors
         import huggingface_hub.utils
     except ValueError as fault:
