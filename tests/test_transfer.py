@@ -97,7 +97,7 @@ def test_a_run_goes_on_where_an_earlier_one_ended(hub: Hub, tmp_path: Path) -> N
     file, before = wanted(hub, tmp_path), hub.sent()
     kept = kept_bytes(file.final, SIZE)
     assert kept >= 700_000
-    assert caught.value.hint == f"try again later ({size_text(kept)} of 6.5 MB are kept for that)"
+    assert caught.value.hint == f"try again later; {size_text(kept)} of 6.5 MB are kept"
     assert not file.final.exists()
     hub.faults.clear()
     report = pull(hub, tmp_path)

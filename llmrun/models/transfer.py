@@ -92,7 +92,7 @@ def _fetch_checked(client: "Client", file: Wanted, headers: Mapping[str, str], p
             raise Interrupted(message, "the same command goes on from there") from None
         except (NetworkError, StatusError) as fault:
             if part.have_bytes:
-                fault.hint += f" ({size_text(part.have_bytes)} of {size_text(file.size)} are kept for that)"
+                fault.hint += f"; {size_text(part.have_bytes)} of {size_text(file.size)} are kept"
             raise
         finally:
             part.close()
