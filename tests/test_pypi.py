@@ -91,8 +91,10 @@ def test_from_a_folder(either: str, wheels: list[Path], tmp_path: Path, monkeypa
     assert not list((store.root / "work").iterdir())
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_from_a_server(either: str, as_json: bool, wheels: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("has_pip", "as_json"), [(True, False), (False, False), (False, True)])
+def test_from_a_server(has_pip: bool, as_json: bool, wheels: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_pip:
+        monkeypatch.setitem(sys.modules, "pip", None)
     report = Seen()
     with serve(IndexServer(wheels, as_json)) as server:
         monkeypatch.setenv("PIP_INDEX_URL", server.url)
