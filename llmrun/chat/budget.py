@@ -37,7 +37,7 @@ class Budget:
         self.deadline = monotonic() + TIME_LIMIT_S + TIME_PER_TURN_S * n_turns
 
     def charge(self, cost: int) -> None:
-        self.left -= cost
+        self.left -= max(cost, 0)
         if self.left < 0 or monotonic() > self.deadline:
             raise LimitExceeded("it works for too long or makes too much text")
 

@@ -18,15 +18,12 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
-from jinja2.visitor import NodeTransformer
 
 from llmrun.chat import bounds
 from llmrun.chat.budget import CALL_COST, Budget, LimitExceeded
+from llmrun.chat.metering import COMPARED, CONCAT, SLICE, TOLL, metered
 
 MAX_SOURCE_BYTES = 256 * 1024
-MAX_NODES = 10_000  # the largest that models ship have 1,300
-COST_PER_NODE = 8  # of a loop's body, each time round
-
 
 
 def words(text: str) -> frozenset[str]:
@@ -76,9 +73,7 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """`tojson` as transformers has it; jinja's own escapes HTML."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def date_formatter(now: datetime) -> Callable[[str], str]:
@@ -123,72 +118,6 @@ class BoundedFormatter(SandboxedFormatter):
         return str(Formatter.format_field(self, value, format_spec))
 
 
-# Names of checks that a template cannot write itself, for they are no identifiers.
-TOLL, CONCAT, SLICE, COMPARED = "toll!", "~", "[:]", "=="
-
-
-class Metering(NodeTransformer):
-    """Puts the budget's checks into a parsed template, where jinja has no hook at run time."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        """Each pass through a body that may run many times is paid for by its size."""
-        self.generic_visit(node)
-        toll = filtered(nodes.Const(body_cost(node.body)), TOLL)
-        node.body.insert(0, nodes.ExprStmt(toll, lineno=node.lineno))
-        return node
-
-    visit_Macro = visit_CallBlock = visit_Block = visit_For
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = compared(node.expr)
-        for operand in node.ops:
-            operand.expr = compared(operand.expr)
-        return node
-
-    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
-        """A key of a dict is hashed."""
-        self.generic_visit(node)
-        node.key = compared(node.key)
-        return node
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return filtered(node.nodes[0], CONCAT, *node.nodes[1:])
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if not isinstance(node.arg, nodes.Slice):
-            return node
-        ends = (node.arg.start, node.arg.stop, node.arg.step)
-        return filtered(node.node, SLICE, *(end or nodes.Const(None) for end in ends))
-
-
-def compared(expr: nodes.Expr) -> nodes.Expr:
-    return expr if isinstance(expr, nodes.Const) else filtered(expr, COMPARED)
-
-
-def filtered(expr: nodes.Expr, name: str, *args: nodes.Expr) -> nodes.Filter:
-    return nodes.Filter(expr, name, list(args), [], None, None, lineno=expr.lineno)
-
-
-def walk(roots: Iterable[nodes.Node], except_below: tuple[type, ...] = ()) -> Iterator[nodes.Node]:
-    """`roots` and what is below them, in no order."""
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        yield node
-        if not isinstance(node, except_below):
-            stack.extend(node.iter_child_nodes())
-
-
-def body_cost(body: Iterable[nodes.Node]) -> int:
-    """Of one pass: its nodes and its text, without the bodies inside that pay for themselves."""
-    parts = list(walk(body, except_below=(nodes.For, nodes.Macro, nodes.CallBlock, nodes.Block)))
-    text = sum(len(node.data) for node in parts if isinstance(node, nodes.TemplateData))
-    return COST_PER_NODE * len(parts) + text
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
     """The environment of chat templates. Whoever renders holds `lock` and sets `budget`."""
 
@@ -216,14 +145,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
         """Jinja's hook between parsing and compiling."""
-        if sum(1 for _ in walk([source])) > MAX_NODES:
-            raise LimitExceeded(f"it has more than {MAX_NODES} parts")
-        source = Metering().visit(source)
-        source.set_environment(self)
+        metered(source).set_environment(self)
         return super()._generate(source, *args, **kwargs)
 
     def toll(self, cost: int) -> None:
-        self.budget.charge(CALL_COST + cost)
+        """Of one pass through a body. A template may call this too, by `map('toll!')`: it gains nothing."""
+        self.budget.charge(CALL_COST + (cost if isinstance(cost, int) else 0))
 
     def paid(self, value: Any) -> Any:
         """`value`, about to be printed or compared."""
@@ -337,7 +264,7 @@ def variables_of(source: str) -> set[str]:
 
 
 def line_of(error: Exception) -> str:
-    """", line 3", where in the template `error` came up; nothing where that is not known."""
+    """Where in the template `error` came up, as ", line 3"; nothing where that is not known."""
     line = ""
     trace = error.__traceback__
     while trace:
