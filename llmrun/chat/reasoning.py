@@ -83,9 +83,7 @@ STYLES = (
 
 def styles_of(template: str) -> tuple[Style, ...]:
     """The styles that the source of a template speaks of; `<think>` where it speaks of none."""
-    spoken = tuple(
-        style for style in STYLES if all(mark in template for mark in (style.close, *style.answers[:1]))
-    )
+    spoken = tuple(style for style in STYLES if all(mark in template for mark in (style.close, *style.answers[:1])))
     return spoken or (THINK,)
 
 
@@ -161,7 +159,9 @@ class ReasoningSplitter:
             if not final and any(mark.startswith(self.held) for mark in self.style.opens):
                 return
             for mark in self.style.opens:  # some models repeat the mark that ends the prompt
-                self.held = self.held.removeprefix(mark)
+                if self.held.startswith(mark):
+                    self.held = self.held[len(mark) :]
+                    return
         close = self.style.close
         at = self.held.find(close)
         while at >= 0:
