@@ -92,11 +92,10 @@ class Template:
         TemplateError where it fails or exceeds its limits.
         """
         texts = [part for m in messages for part in (m.content, m.reasoning)] + [prefix]
-        free = unused_characters([self.source, *texts, *control_tokens])
-        guard = Guard.over(texts, control_tokens, free)
-        hidden = [
-            replace(m, content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages
-        ]
+        tokens = {*control_tokens, bos_token, eos_token}
+        free = unused_characters([self.source, *texts, *tokens])
+        guard = Guard.over(texts, tokens, free)
+        hidden = [replace(m, content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages]
         variables: dict[str, Any] = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -174,6 +173,10 @@ class Attempt:
             except RefusedByTemplate as error:
                 refusal = one_line(error)
                 continue
+            except TemplateError:
+                if partial or refusal:
+                    continue  # another form was taken, or refused in words: these count
+                raise
             lost = self.lost(form, text)
             if not lost:
                 return text, form.notes
@@ -201,9 +204,7 @@ class Attempt:
         return [
             message.role
             for index, message in enumerate(form.messages)
-            if message.role != "assistant"
-            and message.content.strip() not in text
-            and not self.prints(form, index)
+            if message.role != "assistant" and message.content.strip() not in text and not self.prints(form, index)
         ]
 
     def prints(self, form: Form, index: int) -> bool:
