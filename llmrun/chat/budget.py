@@ -39,7 +39,7 @@ class Budget:
     def charge(self, cost: int) -> None:
         self.left -= max(cost, 0)
         if self.left < 0 or monotonic() > self.deadline:
-            raise LimitExceeded("it works for too long or makes too much text")
+            raise LimitExceeded("it takes too long, or makes too much text")
 
     def shallow(self, value: Any = None) -> None:
         """Pay for passing over `value` once, not looking into its elements."""
