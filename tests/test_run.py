@@ -234,9 +234,9 @@ def test_pieces_are_flushed_as_they_come(smollm2: Path) -> None:
 
 
 def interrupt(*args: object, stdin: bytes = b"") -> tuple[int, bytes, str, float]:
-    """Ctrl-C a second after the model was loaded, as the line about threads tells."""
+    """Ctrl-C some time after the model was loaded, as the prompt on stderr tells."""
     process = subprocess.Popen(
-        [*LLMRUN, *map(str, args), "-v"],
+        [*LLMRUN, *map(str, args), "--show-prompt"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -247,9 +247,9 @@ def interrupt(*args: object, stdin: bytes = b"") -> tuple[int, bytes, str, float
     process.stdin.close()
     process.stdin = None
     for line in process.stderr:
-        if b" threads: " in line:
+        if b"<|im_start|>assistant" in line:
             break
-    time.sleep(1.5)
+    time.sleep(2.5)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)

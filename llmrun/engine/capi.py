@@ -54,6 +54,7 @@ class Log:
 
 
 log = Log()
+_raised: list[BaseException] = []
 _callbacks: list[Any] = []  # ctypes callbacks must outlive the library's use of them
 
 
@@ -93,7 +94,10 @@ def lib() -> Any:
 def _install_callbacks(binding: Any) -> None:
     @binding.llama_log_callback  # type: ignore[untyped-decorator]
     def on_log(level: int, text: bytes, _user_data: Any) -> None:
-        log.add(level, text.decode("utf-8", "replace"))
+        try:
+            log.add(level, text.decode("utf-8", "replace"))
+        except BaseException as error:  # it cannot pass through the library's frames
+            _raised.append(error)
 
     def give_up(message: bytes) -> None:
         # The process cannot go on: ggml calls abort() when this returns.
@@ -107,6 +111,14 @@ def _install_callbacks(binding: Any) -> None:
     set_abort = _find(binding, "ggml_set_abort_callback")
     set_abort.restype = ctypes.c_void_p
     set_abort(on_abort)
+
+
+def raise_pending() -> None:
+    """Raise what was raised inside a callback during the last library call, such as a Ctrl-C."""
+    if _raised:
+        error = _raised[0]
+        _raised.clear()
+        raise error
 
 
 def _find(binding: Any, name: str) -> Any:

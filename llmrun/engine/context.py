@@ -60,6 +60,7 @@ class Context:
         self._no_abort = self._lib.ggml_abort_callback()  # a null pointer
         capi.log.lines.clear()
         self.pointer = self._lib.llama_init_from_model(model.pointer, params)
+        capi.raise_pending()
         if not self.pointer:
             reason = capi.log.last_error("most often there is too little memory for it")
             raise EngineError(
@@ -79,6 +80,7 @@ class Context:
             callback = self._no_abort if stop is None else self._on_abort
             self._lib.llama_set_abort_callback(self.pointer, callback, None)
         status = int(self._lib.llama_decode(self.pointer, batch.raw))
+        capi.raise_pending()
         if status < 0:
             raise EngineError(f"llama.cpp could not decode: {capi.log.last_error(f'status {status}')}")
         return status
