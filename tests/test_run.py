@@ -365,14 +365,14 @@ def test_nonsense_settings_are_usage_errors(tiny_model: Path, args: tuple[str, .
 
 
 def test_llama_cpp_spellings_are_understood(tmp_path: Path) -> None:
-    model = tiny_gguf(tmp_path / "m.gguf", n_embd=128)  # heads of 32, as a q8_0 cache needs
+    model = tiny_gguf(tmp_path / "wide.gguf", n_head=2, n_head_kv=1)  # a q8_0 cache needs heads of 32
     result = llmrun(
         "run", model, "hi", "-ngl", 0, "-ctk", "q8_0", "-ctv", "q8_0", "--n-predict", 2, "--ctx-size", 256,
         "-fa", "on", "--json",
     )  # fmt: skip
     assert result.status == 0, result.err
     settings = json.loads(result.text)["settings"]
-    assert (settings["kv_type"], settings["n_ctx"], settings["gpu_layers"]) == ("q8_0", 256, "0")
+    assert (settings["kv_type"], settings["n_ctx"], settings["gpu_layers"]) == ("q8_0", 256, 0)
 
 
 def test_settings_have_environment_twins(tiny_model: Path) -> None:

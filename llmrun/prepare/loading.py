@@ -76,9 +76,9 @@ class Loading:
 
     def _place(self, room: Room) -> None:
         # Imported here, beside what the main thread imports meanwhile.
-        from llmrun.prepare.planning import Planner, model_settings
+        from llmrun.prepare.planning import Planner, model_settings, this_machine
 
-        self._planner = Planner(self.info, self._headers, self._wish)
+        self._planner = Planner(self.info, self._headers, self._wish, this_machine(self._wish.rpc))
         self._plan = self._planner.first(room)
         self.settings = model_settings(self.settings, self._plan)
 

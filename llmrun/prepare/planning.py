@@ -9,6 +9,7 @@ from llmrun.engine.offload import Placed, add_workers
 from llmrun.errors import DoesNotFitError
 from llmrun.gguf.header import Header
 from llmrun.gguf.info import ModelInfo
+from llmrun.machine.devices import offload_devices
 from llmrun.machine.gpus import BACKENDS, build_command
 from llmrun.machine.inventory import Machine, read_machine
 from llmrun.plan.make import Plan, make_plan
@@ -20,18 +21,17 @@ from llmrun.report import Report, size_text
 class Planner:
     """Plans one model on this machine: once before its weights are read, and again when the prompt is counted."""
 
-    def __init__(self, info: ModelInfo, headers: Sequence[Header], wish: ContextWish) -> None:
-        add_workers(wish.rpc)
+    def __init__(self, info: ModelInfo, headers: Sequence[Header], wish: ContextWish, machine: Machine) -> None:
         self.info = info
         self.tensors = tuple(tensor for header in headers for tensor in header.tensors)
         self.wish = wish
-        self.machine: Machine = read_machine(capi.devices(), capi.cpu_features())
+        self.machine = machine
 
     def first(self, room: Room) -> Plan:
         """Where the layers go. Raises UsageError, and DoesNotFitError before any weight is read."""
         plan = make_plan(self.info, self.tensors, self.machine, plan_wish(self.wish, room))
         if self.wish.require_gpu:
-            self._require_gpu(plan)
+            check_gpu(plan, self.machine)
         return plan
 
     def again(self, plan: Plan, room: Room, wish: ContextWish) -> Plan:
@@ -56,16 +56,24 @@ class Planner:
             for unused in unused_gpus(self.machine):
                 report.note(f"{unused.reason}; this adds it: {unused.remedy}")
 
-    def _require_gpu(self, plan: Plan) -> None:
-        if plan.gpu_layers == plan.n_slots and not plan.cpu_expert_layers:
-            return
-        unused = unused_gpus(self.machine)
-        if not plan.gpu_layers and unused:
-            raise DoesNotFitError(f"--require-gpu: {unused[0].reason}", unused[0].remedy)
-        if not any(device.kind != "cpu" for device in self.machine.devices):
-            raise DoesNotFitError("--require-gpu: this build of llama.cpp knows no GPU", "llmrun doctor")
-        why = plan.left_behind or f"{plan.n_slots - plan.gpu_layers} of {plan.n_slots} layers are kept on the CPU"
-        raise DoesNotFitError(f"--require-gpu: {why}", "a smaller -c, --kv-type q8_0 or a smaller quantization")
+
+def this_machine(rpc: Sequence[str] = ()) -> Machine:
+    """The machine as the loaded build sees it, with the RPC workers named. Raises EngineError for one that fails."""
+    add_workers(rpc)
+    return read_machine(capi.devices(), capi.cpu_features())
+
+
+def check_gpu(plan: Plan, machine: Machine) -> None:
+    """Raise DoesNotFitError, with the reason, unless the whole model runs on GPUs."""
+    if plan.gpu_layers == plan.n_slots and not plan.cpu_expert_layers:
+        return
+    unused = unused_gpus(machine)
+    if not plan.gpu_layers and unused:
+        raise DoesNotFitError(f"--require-gpu: {unused[0].reason}", unused[0].remedy)
+    if not offload_devices(machine.devices):
+        raise DoesNotFitError("--require-gpu: this build of llama.cpp finds no GPU", "llmrun doctor says more")
+    why = plan.left_behind or f"{plan.n_slots - plan.gpu_layers} of {plan.n_slots} layers are kept on the CPU"
+    raise DoesNotFitError(f"--require-gpu: {why}", "a smaller -c, --kv-type q8_0 or a smaller quantization")
 
 
 def plan_wish(wish: ContextWish, room: Room) -> Wish:

@@ -75,7 +75,8 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
         capi.log.sink = lambda _level, line: streams.say(streams.shown(line))
     catalog = load_catalog()
     found = find(reference or default_reference(catalog), report, catalog)
-    room = room_for_text(len(text.encode()) + len((options.system or "").encode()), options.max_tokens)
+    n_bytes = len((text + (options.system or "")).encode("utf-8", "replace"))
+    room = room_for_text(n_bytes, options.max_tokens)
     loading = Loading(found, wishes.model_settings(groups.load), report, wish, room)
     for adapter in adapters:
         check_adapter(open_header(adapter.path), loading.header, adapter.path)
