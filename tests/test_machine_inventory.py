@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from llmrun.machine.bandwidth import measure_bandwidth, memory_bandwidth
-from llmrun.machine.cores import read_cores
+from llmrun.machine.bandwidth import Bandwidth, keep, memory_bandwidth
+from llmrun.machine.cores import cpu_name, read_cores
 from llmrun.machine.devices import Device, offload_devices
 from llmrun.machine.gpus import Gpu, build_command, find_gpus
 from llmrun.machine.inventory import read_machine
@@ -125,24 +125,25 @@ def test_offload_devices_in_llama_cpps_order() -> None:
     assert names(integrated, device("RPC0", "gpu")) == ["RPC0", "Vulkan1"]
 
 
-def test_bandwidth_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_measurement_of_the_bandwidth_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMRUN_HOME", str(tmp_path))
-    cores = read_cores()
-    first = memory_bandwidth(cores, 1 << 30)
-    assert first > 1e8, "any machine that runs this reads 100 MB a second"
-    kept = tmp_path / "state/bandwidth.json"
-    assert list(json.loads(kept.read_text()).values()) == [first]
-    assert memory_bandwidth(cores, 1 << 30) == first
-    kept.write_text(json.dumps(dict.fromkeys(json.loads(kept.read_text()), 5.0)))
-    assert memory_bandwidth(cores, 1 << 30) == 5.0
-    assert memory_bandwidth(cores, 1 << 30, fresh=True) > 1e8
+    cores, kept = read_cores(), tmp_path / "state/bandwidth.json"
+    measured = memory_bandwidth(cores, 1 << 30)
+    assert measured.bytes_per_s > 1e8, "any machine that runs this reads 100 MB a second"
+    assert kept.exists() == measured.is_quiet
+    key = f"{cpu_name()} | {cores.usable} cores | 1 GB"
+    keep(key, Bandwidth(5e9, 0.0))
+    assert memory_bandwidth(cores, 1 << 30) == Bandwidth(5e9, 0.0)
+    assert memory_bandwidth(cores, 1 << 30, fresh=True).bytes_per_s != 5e9
+    keep("another machine", Bandwidth(7e9, 0.0))
+    assert len(json.loads(kept.read_text())) == 2
     kept.write_text("[1, damaged")
-    assert memory_bandwidth(cores, 1 << 30) > 1e8
+    assert memory_bandwidth(cores, 1 << 30).bytes_per_s > 1e8
     assert not list(kept.parent.glob("*.json.*")), "nothing is left half-written"
 
 
 def test_bandwidth_without_a_writable_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LLMRUN_HOME", str(tmp_path / "file"))
-    assert memory_bandwidth(read_cores(), 1 << 30) > 1e8
-    assert measure_bandwidth(1, 1 << 20) > 1e8
+    keep("this machine", Bandwidth(5e9, 0.0))
+    assert memory_bandwidth(read_cores(), 1 << 30).bytes_per_s > 1e8

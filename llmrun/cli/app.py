@@ -20,6 +20,7 @@ COMMANDS = {
     "pull": ("pull", "Fetch models to this machine."),
     "list": ("list", "List the models on this machine."),
     "show": ("show", "Show what a model is."),
+    "plan": ("plan", "Show what fits this machine: contexts, cache types, layers on GPUs."),
     "rm": ("rm", "Delete models from this machine."),
     "alias": ("alias", "Give a model a name of your own."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),

@@ -37,6 +37,13 @@ def read_headers(resolved: Resolved, report: Report, fit_bytes: int | None = Non
     return _remote(last._replace(fit_bytes=fit_bytes), report)
 
 
+def other_quants(resolved: Resolved, report: Report) -> tuple[tuple[str, int], ...]:
+    """(type, bytes) of every quantization that the first source offers, where it offers several; asks it."""
+    want = resolved.wants[0]
+    ask: Callable[[Want, Report], tuple[tuple[str, int], ...]] | None = getattr(source_of(want.ref), "quants", None)
+    return ask(want, report) if ask is not None else ()
+
+
 def _remote(want: Want, report: Report) -> Headers:
     source = source_of(want.ref)
     reader: Callable[[RemoteFile], AbstractContextManager[Any]] | None = getattr(source, "reader", None)

@@ -1,15 +1,18 @@
 """Chooses context, cache type, batch and GPU layers so that a model fits a machine; or says what would fit."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from llmrun.errors import UsageError
+from llmrun.gguf.header import TensorInfo
+from llmrun.gguf.info import ModelInfo
 from llmrun.machine.devices import Device, offload_devices
 from llmrun.machine.inventory import Machine
 from llmrun.plan.compute import compute_bytes
 from llmrun.plan.kv import check_kv_type, kv_bytes
 from llmrun.plan.placement import HOST, DeviceUse, Model, Placement, device_uses, slot_weights
 from llmrun.plan.sizes import PADDING, ContextSizes, pad
+from llmrun.plan.weights import sort_tensors
 from llmrun.plan.wish import ALL_LAYERS, Wish, check_context, context_limit
 
 LARGEST_MARGIN = 1 << 30
@@ -87,13 +90,12 @@ class Problem:
         tried = set()
         for kv_type, n_ubatch in FRUGALITY:
             chosen = (self.wish.kv_type or kv_type, self.wish.n_ubatch or n_ubatch)
-            if chosen not in tried and self._is_possible(chosen[0]):
+            if chosen not in tried and (self.wish.kv_type is not None or self.can_have(chosen[0])):
                 tried.add(chosen)
                 yield chosen
 
-    def _is_possible(self, kv_type: tuple[str, str]) -> bool:
-        if self.wish.kv_type is not None:
-            return True
+    def can_have(self, kv_type: tuple[str, str]) -> bool:
+        """Whether the model's heads and the wished attention allow a cache type."""
         try:
             check_kv_type(self.model.info, kv_type, self.wish.flash_attn)
         except UsageError:
@@ -117,6 +119,11 @@ class Problem:
             placement,
             device_uses(self.model, sizes, placement, self.host, frozenset(self.machine.features)),
         )
+
+
+def problem_of(info: ModelInfo, tensors: Iterable[TensorInfo], machine: Machine, wish: Wish) -> Problem:
+    """`tensors` are those of all parts of the model."""
+    return Problem(Model(info, sort_tensors(tensors, info.n_layer)), machine, wish)
 
 
 def search(problem: Problem) -> Fit | None:

@@ -6,10 +6,9 @@ from llmrun.errors import DoesNotFitError
 from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.info import ModelInfo
 from llmrun.machine.inventory import Machine
-from llmrun.plan.fit import Fit, Problem, budget_bytes, largest_context, search, shares_memory, spread
+from llmrun.plan.fit import Fit, Problem, budget_bytes, largest_context, problem_of, search, shares_memory, spread
 from llmrun.plan.kv import APPROXIMATE
-from llmrun.plan.placement import DeviceUse, Model
-from llmrun.plan.weights import sort_tensors
+from llmrun.plan.placement import DeviceUse
 from llmrun.plan.wish import ALL_LAYERS, Wish
 from llmrun.report import size_text
 
@@ -48,7 +47,7 @@ def make_plan(info: ModelInfo, tensors: tuple[TensorInfo, ...], machine: Machine
     Raises UsageError for what the model cannot do with any memory, DoesNotFitError with what is needed, what is
     free and what would fit.
     """
-    problem = Problem(Model(info, sort_tensors(tensors, info.n_layer)), machine, wish)
+    problem = problem_of(info, tensors, machine, wish)
     fit = search(problem)
     if fit is None:
         raise _refusal(problem)
@@ -106,20 +105,20 @@ def _left_behind(problem: Problem, fit: Fit) -> str:
 
 def _refusal(problem: Problem) -> DoesNotFitError:
     """What is needed at the least with what the user has set, what may be used, and what would fit."""
-    tightest = _tightest(problem)
-    host, *devices = tightest.uses
+    closest = tightest(problem)
+    host, *devices = closest.uses
     over = [_need(use) for use in devices if use.needed_bytes > budget_bytes(use.free_bytes)]
     if not over:
         # What shares the host's memory adds to what the host itself holds.
         shared = sum(use.needed_bytes for use in devices if shares_memory(use))
         over = [_need(replace(host, weights_bytes=host.weights_bytes + shared)) + _limit(problem.machine)]
     return DoesNotFitError(
-        f"it does not fit: a context of {tightest.sizes.n_ctx} tokens needs {'; '.join(over)}",
-        _remedy(problem, tightest),
+        f"it does not fit: a context of {closest.sizes.n_ctx} tokens needs {'; '.join(over)}",
+        _remedy(problem, closest),
     )
 
 
-def _tightest(problem: Problem) -> Fit:
+def tightest(problem: Problem) -> Fit:
     """The least demanding settings that the wish allows, whether they fit or not."""
     *_, n_ctx = problem.contexts()
     *_, (kv_type, n_ubatch) = problem.frugality()
@@ -145,7 +144,7 @@ def _limit(machine: Machine) -> str:
     return "" if memory.limit_bytes is None else f" ({memory.limit_name} {size_text(memory.limit_bytes)})"
 
 
-def _remedy(problem: Problem, tightest: Fit) -> str:
+def _remedy(problem: Problem, closest: Fit) -> str:
     """The nearest settings that fit, or what the model may weigh at most."""
     wish = problem.wish
     nearest = []
@@ -164,7 +163,7 @@ def _remedy(problem: Problem, tightest: Fit) -> str:
             nearest.append(f"-g {fit.placement.gpu_layers}" if flag == "-g" else flag)
     if nearest:
         return f"what fits: {', or '.join(nearest)}"
-    host = tightest.uses[0]
+    host = closest.uses[0]
     room = budget_bytes(host.free_bytes) - host.kv_bytes - host.compute_bytes
     if room <= 0:
         return "free some memory first: other programs hold it"

@@ -14,7 +14,8 @@ ROPE_SCALINGS = ("none", "linear", "yarn")
 class Wish:
     """Sizes in tokens. `n_ctx` is what is wanted (0: all that the model was trained for), `n_ctx_min` what is
     enough; None there: `n_ctx` and nothing less. `gpu_layers` counts the output matrix as a layer, as llama.cpp
-    does. The routed experts of `cpu_expert_layers` layers at least stay on the CPU. `rope_scaling` and `rope_scale` are those of the command line: "" and 0.0 leave the model's own.
+    does. The routed experts of `cpu_expert_layers` layers at least stay on the CPU. `rope_scaling` and `rope_scale`
+    are those of the command line: "" and 0.0 leave the model's own.
     """
 
     n_ctx: int = 0

@@ -10,7 +10,6 @@ from llmrun.errors import LlmrunError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import open_header
 from llmrun.gguf.info import ModelInfo, model_info
-from llmrun.machine.memory import read_memory
 from llmrun.models import resolve
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.models.store import Store
@@ -26,7 +25,11 @@ def find(reference: str, report: Report, catalog: Catalog | None = None) -> reso
     """The model's files on this machine, fetched first where they are not here yet."""
     store = Store()
     found = resolve.resolve(reference, catalog or load_catalog(), store, report)
-    return found if found.paths else resolve.fetch(found, store, report, read_memory().free_bytes)
+    if found.paths:
+        return found
+    from llmrun.prepare.planning import this_machine, weights_budget
+
+    return resolve.fetch(found, store, report, weights_budget(this_machine()))
 
 
 class Loading:

@@ -12,6 +12,7 @@ from llmrun.gguf.info import ModelInfo
 from llmrun.machine.devices import offload_devices
 from llmrun.machine.gpus import BACKENDS, build_command
 from llmrun.machine.inventory import Machine, read_machine
+from llmrun.plan.fit import budget_bytes
 from llmrun.plan.make import Plan, make_plan
 from llmrun.plan.wish import ALL_LAYERS, Wish
 from llmrun.prepare.settings import ContextWish, Room
@@ -61,6 +62,12 @@ def this_machine(rpc: Sequence[str] = ()) -> Machine:
     """The machine as the loaded build sees it, with the RPC workers named. Raises EngineError for one that fails."""
     add_workers(rpc)
     return read_machine(capi.devices(), capi.cpu_features())
+
+
+def weights_budget(machine: Machine) -> int:
+    """Bytes of weights that this machine takes, GPUs included: decides among quantizations where none is named."""
+    gpus = [device for device in offload_devices(machine.devices) if device.kind == "gpu"]
+    return budget_bytes(machine.memory.free_bytes) + sum(budget_bytes(device.free_bytes) for device in gpus)
 
 
 def check_gpu(plan: Plan, machine: Machine) -> None:

@@ -81,6 +81,13 @@ def offer(want: Want, report: Report) -> Offer:
     return hf_pull.offer(want, report)
 
 
+def quants(want: Want, report: Report) -> tuple[tuple[str, int], ...]:
+    """What else the repo offers: (type, bytes) of each whole model."""
+    from llmrun.models.sources import hf_pull
+
+    return hf_pull.quants(want, report)
+
+
 def fetch(want: Want, store: Store, report: Report) -> Found:
     """Makes it be in the cache, checked. Where the hub cannot be asked, what is here serves, and a note says so.
 

@@ -42,6 +42,15 @@ def offer(want: Want, report: Report) -> Offer:
     return Offer(remote, picked.kind, ref_text(picked.ref))
 
 
+def quants(want: Want, report: Report) -> tuple[tuple[str, int], ...]:
+    """The repo's whole models as (type, bytes); none where the reference names one file."""
+    ref = hub_ref(want)
+    if ref.filename or hf_cache.is_offline():
+        return ()
+    models = group_models(_named(list_repo(ref, report)), ref.repo)
+    return tuple((model.label, model.size_bytes) for model in models if model.quant and not model.missing)
+
+
 def fetch(want: Want, report: Report) -> Found:
     try:
         listing = _ask(hub_ref(want), report)
