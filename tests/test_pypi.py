@@ -250,7 +250,7 @@ if sys.argv[1:] == ["no pip"]:
 try:
     pypi.fetch(Want("tiny", parse_ref("{REF}"), "{SHA256}"), Store(), Quiet())
 except BaseException as error:
-    sys.exit(type(error).__name__)
+    sys.exit(f"{{type(error).__name__}}: {{error}}")
 """
 
 
@@ -265,7 +265,7 @@ def test_two_pulls_are_one_download(
     with serve(IndexServer(wheels, pause_s=0.05)) as server:
         monkeypatch.setenv("PIP_INDEX_URL", server.url)
         pulls = [start_pull(either, tmp_path / "said") for _ in range(2)]
-        assert [pull.wait(120) for pull in pulls] == [0, 0]
+        assert [pull.wait(120) for pull in pulls] == [0, 0], (tmp_path / "said").read_text()
     assert server.gets.count(wheels[0].name) == 1
     assert len(Store().entries()) == 1
 
@@ -287,3 +287,21 @@ def test_a_pull_that_is_ended_leaves_nothing_listed(
         server.pause_s = 0
         assert pull(want()) == MODEL
     assert not list((Store().root / "work").iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit on the size of a file")
+def test_a_disk_that_fails_half_way_is_one_line(
+    wheels: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HUB-04: nothing is registered, and the next pull succeeds."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels[0].parent))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setitem(sys.modules, "pip", None)
+    limit = "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", limit + PULL, "no pip"], capture_output=True, encoding="utf-8", check=False
+    )
+    assert ran.stderr.startswith("DownloadError: ") and ran.stderr.count("\n") == 1
+    assert Store().entries() == []
+    assert pull(want()) == MODEL

