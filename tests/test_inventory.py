@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmrun.models.catalog import load_catalog
-from llmrun.models.inventory import LocalModel, list_models, names
+from llmrun.models.inventory import LocalModel, list_models
+from llmrun.models.places import names
 from llmrun.models.refs import parse_ref
 from llmrun.models.resolve import resolve
 from llmrun.models.store import Incoming, Store

@@ -8,7 +8,7 @@ import pytest
 from llmrun.errors import LlmrunError, NotFoundError, UsageError
 from llmrun.models.aliases import write_alias
 from llmrun.models.catalog import load_catalog, user_file
-from llmrun.models.inventory import names
+from llmrun.models.places import names
 from llmrun.models.removal import Removal, plan_removal
 from llmrun.models.resolve import resolve
 from llmrun.models.store import Incoming, Store

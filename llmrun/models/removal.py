@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmrun.errors import NotFoundError, StoreError, UsageError
-from llmrun.models import aliases, inventory
+from llmrun.models import aliases, places
 from llmrun.models.catalog import Catalog
-from llmrun.models.inventory import Place
 from llmrun.models.names import visible
+from llmrun.models.places import Place
 from llmrun.models.refs import AliasRef, FileRef, HubRef, OllamaRef, Ref, parse_ref, ref_text
 from llmrun.models.resolve import Resolved, resolve
 from llmrun.models.sources import hf_removal, ollama
@@ -154,7 +154,7 @@ def _in_ollama(ref: OllamaRef, others: bool) -> tuple[Removal, Act]:
 
 
 def _of_path(path: Path, others: bool) -> tuple[Removal, Act]:
-    models = [found for found in inventory.in_lm_studio() if path in found.paths]
+    models = [found for found in places.in_lm_studio() if path in found.paths]
     if not models:
         raise _own_file(path)
     if not others:
