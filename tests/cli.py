@@ -35,6 +35,7 @@ class Result:
 def environment(extra: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """The test's own environment, the checkout importable from anywhere; None takes a variable out."""
     env = {**os.environ, "PYTHONPATH": str(REPO)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # it would make every start compile every module
     for name, value in (extra or {}).items():
         env.pop(name, None)
         if value is not None:

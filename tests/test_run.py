@@ -233,8 +233,8 @@ def test_pieces_are_flushed_as_they_come(smollm2: Path) -> None:
     assert process.wait(60) == 0
 
 
-def interrupt(*args: object, stdin: bytes = b"") -> tuple[int, bytes, str, float]:
-    """Ctrl-C some time after the model was loaded, as the prompt on stderr tells."""
+def interrupt(*args: object, stdin: bytes = b"", begun: bool, wait_s: float) -> tuple[int, bytes, str, float]:
+    """Ctrl-C some time after the prompt was shown on stderr, with `begun` after the answer's first byte."""
     process = subprocess.Popen(
         [*LLMRUN, *map(str, args), "--show-prompt"],
         stdin=subprocess.PIPE,
@@ -242,24 +242,25 @@ def interrupt(*args: object, stdin: bytes = b"") -> tuple[int, bytes, str, float
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    assert process.stdin is not None and process.stderr is not None
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     process.stdin.write(stdin)
     process.stdin.close()
     process.stdin = None
     for line in process.stderr:
         if b"<|im_start|>assistant" in line:
             break
-    time.sleep(2.5)
+    first = os.read(process.stdout.fileno(), 1) if begun else b""
+    time.sleep(wait_s)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    return process.returncode, out, err.decode(), time.monotonic() - start
+    return process.returncode, first + out, err.decode(), time.monotonic() - start
 
 
 def test_ctrl_c_during_prefill_ends_within_seconds(smollm2: Path) -> None:
     """INT-02"""
     args = ("run", smollm2, "--ctx", 8192, "--threads", 1, "-n", 5)
-    status, out, err, seconds = interrupt(*args, stdin=b"word " * 7000)
+    status, out, err, seconds = interrupt(*args, stdin=b"word " * 7000, begun=False, wait_s=2)
     assert status == 130
     assert out == b""
     assert seconds < 2
@@ -269,7 +270,7 @@ def test_ctrl_c_during_prefill_ends_within_seconds(smollm2: Path) -> None:
 
 def test_ctrl_c_during_the_answer_keeps_what_was_written(smollm2: Path) -> None:
     args = ("run", smollm2, "Write a very long story", "-n", 2000, "--ignore-eos", "-t", 1)
-    status, out, err, seconds = interrupt(*args)
+    status, out, err, seconds = interrupt(*args, begun=True, wait_s=1)
     assert (status, seconds < 2) == (130, True)
     assert len(out) > 5
     assert "interrupted" in err.splitlines()
@@ -278,7 +279,7 @@ def test_ctrl_c_during_the_answer_keeps_what_was_written(smollm2: Path) -> None:
 
 def test_ctrl_c_with_json_still_prints_the_object(smollm2: Path) -> None:
     args = ("run", smollm2, "Write a very long story", "-n", 2000, "--ignore-eos", "--json", "-t", 1)
-    status, out, _, _ = interrupt(*args)
+    status, out, _, _ = interrupt(*args, begun=False, wait_s=6)
     answer = json.loads(out)
     assert (status, answer["finish_reason"]) == (130, "interrupted")
     assert answer["usage"]["completion_tokens"] > 0

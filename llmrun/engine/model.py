@@ -121,8 +121,15 @@ class Model:
         )
 
     @classmethod
-    def load(cls, path: Path, settings: ModelSettings, on_progress: Callable[[float], bool] | None = None) -> Self:
-        """Load the weights. `on_progress` gets 0.0 to 1.0 and stops the load by returning False.
+    def load(
+        cls,
+        path: Path,
+        settings: ModelSettings,
+        on_progress: Callable[[float], bool] | None = None,
+        more_parts: Sequence[Path] = (),
+    ) -> Self:
+        """Load the weights. `on_progress` gets 0.0 to 1.0 and stops the load by returning False. `more_parts` are
+        the further files of a split model, in order, whatever they are called.
 
         The GIL is free meanwhile, so callers overlap other work. Raises EngineError with llama.cpp's reason,
         Interrupted when stopped."""
@@ -143,7 +150,12 @@ class Model:
         callback = lib.llama_progress_callback(progress)
         params.progress_callback = callback
         capi.log.lines.clear()
-        pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
+        names = [os.fsencode(part) for part in (path, *more_parts)]
+        if more_parts:
+            array = (ctypes.c_char_p * len(names))(*names)
+            pointer = lib.llama_model_load_from_splits(array, len(names), params)
+        else:
+            pointer = lib.llama_model_load_from_file(names[0], params)
         if stopped:
             raise Interrupted("interrupted while loading")
         if not pointer:

@@ -70,7 +70,7 @@ class Loading:
         try:
             if self._room is not None:
                 self._place(self._room)
-            self._model = Model.load(self.path, self.settings, self._progress)
+            self._model = Model.load(self.path, self.settings, self._progress, self.found.paths[1:])
         except LlmrunError as error:
             self._error = error
         finally:

@@ -17,10 +17,12 @@ CONTROL = 3  # enum llama_token_type
 
 @dataclass(frozen=True)
 class Prompt:
-    """What goes into the model. `has_bos`: the text brings its own BOS, the tokenizer must not add another."""
+    """What goes into the model. `has_bos`: the text brings its own BOS, the tokenizer must not add another.
+    `stop`: texts that end an answer in this template, where the vocabulary has no token for them."""
 
     segments: tuple[Segment, ...]
     has_bos: bool = False
+    stop: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -73,7 +75,7 @@ def chat_prompt(
     )
     for note in rendered.notes:
         report.note(note)
-    return Prompt(rendered.segments, rendered.starts_with_bos)
+    return Prompt(rendered.segments, rendered.starts_with_bos, picked.stop)
 
 
 def token_text(header: Header, kind: str) -> str:

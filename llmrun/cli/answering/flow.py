@@ -96,7 +96,7 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
         tokens=tuple(tokens),
         sampling=params,
         max_tokens=options.max_tokens,
-        stop=options.stop,
+        stop=options.stop + prompt.stop,
         logprobs=options.logprobs,
         answered=tuple(model.vocab.tokenize(options.prefix)) if grammar and options.prefix else (),
         visible=visible_tokens(display.control_tokens, loading.header),

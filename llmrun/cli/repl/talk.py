@@ -156,6 +156,7 @@ class Talk:
             tokens=tuple(tokens),
             sampling=params,
             max_tokens=self.settings.max_tokens,
+            stop=prompt.stop,
             visible=visible_tokens(visible, self.loading.header),
         )
         streamed = stream(self.engine, request, on_text, self.report)
