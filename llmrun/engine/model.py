@@ -1,6 +1,7 @@
 """Owner of one loaded model and its vocabulary. Knows nothing of contexts or requests."""
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,15 +72,16 @@ class Vocab:
         return self._buffer.raw[:n]
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> bytes:
-        """The exact inverse of `tokenize`, which also drops the space that some vocabularies put in front."""
-        ids = (ctypes.c_int32 * max(1, len(tokens)))(*tokens)
-        capacity = 8 * len(tokens) + 64
-        while True:
-            out = ctypes.create_string_buffer(capacity)
-            n = self._lib.llama_detokenize(self.pointer, ids, len(tokens), out, capacity, not special, special)
-            if n >= 0:
-                return out.raw[:n]
-            capacity = -n
+        """The exact inverse of `tokenize`, as far as the vocabulary keeps all of a text.
+
+        The pieces are joined: llama_detokenize would also drop spaces before punctuation for some vocabularies."""
+        text = b"".join(self.piece(token, special=special) for token in tokens)
+        return text.removeprefix(b" ") if self._adds_space else text
+
+    @functools.cached_property
+    def _adds_space(self) -> bool:
+        """Whether the vocabulary puts a space in front of every text, which was not in it."""
+        return b"".join(map(self.piece, self.tokenize("a"))) == b" a"
 
     def text(self, token: int) -> str:
         """The token as the vocabulary spells it, control tokens included; empty for -1 (none)."""
