@@ -2,7 +2,8 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from llmrun.chat.conversation import Message
@@ -15,6 +16,7 @@ from llmrun.cli.terminal import streams
 from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.engine import capi
 from llmrun.engine.adapter import apply_adapters, check_adapter
+from llmrun.engine.engine import Engine
 from llmrun.engine.params import SamplingParams
 from llmrun.engine.request import Request
 from llmrun.errors import LlmrunError
@@ -67,7 +69,6 @@ class Groups:
 def answer_prompt(reference: str | None, text: str, options: AnswerOptions, groups: Groups) -> int:
     """Print the answer to `text` and return the exit status."""
     before = CpuReading.now()
-    wish = wishes.context_wish(groups.load)
     adapters = wishes.adapters(groups.adapter)
     grammar = wishes.grammar(groups.shape)
     report = StderrReport()
@@ -75,6 +76,8 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
         capi.log.sink = lambda _level, line: streams.say(streams.shown(line))
     catalog = load_catalog()
     found = find(reference or default_reference(catalog), report, catalog)
+    options, groups = with_defaults(found.defaults, options, groups)
+    wish = wishes.context_wish(groups.load)
     n_bytes = len((text + (options.system or "")).encode("utf-8", "replace"))
     room = room_for_text(n_bytes, options.max_tokens)
     loading = Loading(found, wishes.model_settings(groups.load), report, wish, room)
@@ -82,38 +85,67 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
         check_adapter(open_header(adapter.path), loading.header, adapter.path)
     params = wishes.sampling_params(groups.sampling, grammar, found.defaults, loading.info.sampling)
     prompt = build_prompt(loading, text, options, report)
-    display = _display(loading, prompt, options)
-    model = loading.model()
-    tokens = tokenize(prompt, model.vocab)
-    _show(prompt, tokens, options, model.vocab.piece)
+    vocab = loading.model().vocab
+    tokens = tokenize(prompt, vocab)
+    _show(prompt, tokens, options, vocab.piece)
     plan = settle(loading, wish, len(tokens), options.max_tokens)
     threads = pick_threads(wish, before, seed_given=groups.sampling.seed is not None)
     if groups.output.verbose:
         streams.say(f"{threads.n} threads: {threads.reason}")
-    engine = open_engine(model, wish, plan, threads)
+    engine = open_engine(loading.model(), wish, plan, threads)
     apply_adapters(engine.context, adapters)
-    request = Request(
-        tokens=tuple(tokens),
-        sampling=params,
-        max_tokens=options.max_tokens,
-        stop=options.stop + prompt.stop,
-        logprobs=options.logprobs,
-        answered=tuple(model.vocab.tokenize(options.prefix)) if grammar and options.prefix else (),
-        visible=visible_tokens(display.control_tokens, loading.header),
-    )
-    display.feed(options.prefix)
-    streamed = stream(engine, request, display.feed, report)
-    display.finish()
+    display = _display(loading, prompt, options)
+    streamed = _generate(engine, loading, prompt, tokens, params, options, display, report)
     status = _explain_end(streamed, bool(grammar), report, plan.n_ctx)
     if options.json:
-        settings = run_settings(params, wish, plan, threads)
-        _print_object(streamed, display, loading, settings, report)
+        _print_object(streamed, display, loading, run_settings(params, wish, plan, threads), report)
     if not groups.output.quiet:
         line = stats_line(streamed.finished, loading.load_s, engine.n_ctx_seq, where(plan, threads))
         streams.say(streams.dim(line, sys.stderr))
     if streamed.finished.reason == "error" and not options.json:
         raise LlmrunError(streamed.finished.error, streamed.finished.hint)
     return status
+
+
+def with_defaults(
+    defaults: Mapping[str, Any], options: AnswerOptions, groups: Groups
+) -> tuple[AnswerOptions, Groups]:
+    """The catalogue's context, answer length, system message and template, where none was given."""
+    options = replace(
+        options,
+        max_tokens=options.max_tokens if options.max_tokens is not None else defaults.get("max-tokens"),
+        system=options.system if options.system is not None else defaults.get("system"),
+        template=options.template or defaults.get("template"),
+    )
+    if groups.load.ctx is None and "ctx" in defaults:
+        groups = replace(groups, load=replace(groups.load, ctx=str(defaults["ctx"])))
+    return options, groups
+
+
+def _generate(
+    engine: Engine,
+    loading: Loading,
+    prompt: Prompt,
+    tokens: list[int],
+    params: SamplingParams,
+    options: AnswerOptions,
+    display: Display,
+    report: StderrReport,
+) -> Streamed:
+    begun = loading.model().vocab.tokenize(options.prefix) if params.grammar and options.prefix else []
+    request = Request(
+        tokens=tuple(tokens),
+        sampling=params,
+        max_tokens=options.max_tokens,
+        stop=options.stop + prompt.stop,
+        logprobs=options.logprobs,
+        answered=tuple(begun),
+        visible=visible_tokens(display.control_tokens, loading.header),
+    )
+    display.feed(options.prefix)
+    streamed = stream(engine, request, display.feed, report)
+    display.finish()
+    return streamed
 
 
 def default_reference(catalog: Catalog) -> str:
@@ -125,11 +157,11 @@ def build_prompt(loading: Loading, text: str, options: AnswerOptions, report: St
     """The chat template's rendering of system message and text; the bare text with --raw or without a template."""
     if options.raw:
         return raw_prompt(text + options.prefix, loading.header, parse_special=options.special)
-    system = options.system if options.system is not None else loading.found.defaults.get("system")
-    messages = [Message("system", str(system))] if system else []
+    messages = [Message("system", options.system)] if options.system else []
     messages.append(Message("user", text))
-    wanted = options.template or str(loading.found.defaults.get("template", "")) or None
-    prompt = chat_prompt(loading.info, loading.header, messages, report, wanted=wanted, prefix=options.prefix)
+    prompt = chat_prompt(
+        loading.info, loading.header, messages, report, wanted=options.template, prefix=options.prefix
+    )
     if prompt is not None:
         return prompt
     report.note("this model has no chat template: the prompt is continued as it is (--template gives one)")
