@@ -43,7 +43,7 @@ SETTINGS: dict[str, Check] = {
     "ctx": ("a whole number from 1", _count(1)),
     "max-tokens": ("a whole number from 1", _count(1)),
     "system": ("text", _text),
-    "template": ("the path of a template file", _text),
+    "template": ("a template's name, or the path of a file", _text),
 }
 FACTS: dict[str, Check] = {
     "source": ("a reference, or a list of them", lambda value: _text(value) or _texts(value)),
@@ -180,6 +180,7 @@ def _parsed(file: _File, name: str, key: str, text: str) -> Any:
 
 def _defaults(file: _File, table: Table) -> dict[str, Setting]:
     defaults = {key: table[key] for key in SETTINGS if key in table}
-    if "template" in defaults:
-        defaults["template"] = str(file.path.parent / Path(defaults["template"]).expanduser())
+    template = file.path.parent / Path(str(defaults.get("template", ""))).expanduser()
+    if template.is_file():  # else it is a template's name
+        defaults["template"] = str(template)
     return defaults
