@@ -75,6 +75,8 @@ def test_the_users_file_wins() -> None:
 
 
 def test_a_template_lies_beside_the_file_that_names_it() -> None:
+    user_file().parent.mkdir(parents=True, exist_ok=True)
+    (user_file().parent / "chat.jinja").write_text("x", encoding="utf-8")
     catalog = own('[mine]\nsource = "org/repo"\ntemplate = "chat.jinja"\n')
     assert catalog.entries["mine"].defaults["template"] == str(user_file().parent / "chat.jinja")
 
