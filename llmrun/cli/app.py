@@ -24,6 +24,7 @@ COMMANDS = {
     "rm": ("rm", "Delete models from this machine."),
     "alias": ("alias", "Give a model a name of your own."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
+    "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
 }
 
 
