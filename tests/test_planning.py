@@ -166,3 +166,10 @@ def test_devices_and_layers_that_cannot_be_are_usage_errors(tiny_model: Path) ->
     llmrun("run", tiny_model, "hi", "-g", "lots").failed(2, "--gpu-layers lots")
     llmrun("run", tiny_model, "hi", "--rpc", "nowhere:").failed(2, "--rpc nowhere:")
     assert llmrun("run", tiny_model, "hi", "-n", 2, "-g", 0, "--device", "none").status == 0
+
+
+def test_a_worker_needs_a_build_with_rpc() -> None:
+    llmrun("rpc-worker", "--port", 0).failed(2, "--port 0")
+    llmrun("rpc-worker", "-t", 0).failed(2, "--threads 0")
+    if "RPC" not in capi.backends():
+        llmrun("rpc-worker").failed(1, "no RPC backend", "-DGGML_RPC=on")

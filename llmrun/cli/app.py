@@ -25,6 +25,7 @@ COMMANDS = {
     "alias": ("alias", "Give a model a name of your own."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
+    "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),
 }
 
 
