@@ -25,13 +25,19 @@ _DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel
 
 
 class Log:
-    """llama.cpp's log: the last lines are kept for error messages, all go to `sink` when one is set."""
+    """llama.cpp's log: the last lines are kept for error messages, all go to `sink` when one is set.
+
+    `raw` gets each text as it comes: some lines are logged in pieces that say more before they end.
+    """
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=4000)
         self.sink: Callable[[int, str], None] | None = None
+        self.raw: Callable[[str], None] | None = None
 
     def add(self, level: int, text: str) -> None:
+        if self.raw is not None:
+            self.raw(text)
         if level == LOG_CONTINUED and self.lines:
             level, start = self.lines.pop()
             text = start + text

@@ -1,0 +1,1 @@
+"""Smaller files of a model: types, importance matrices, mixes for a size."""
