@@ -112,6 +112,10 @@ class Context:
         """Smallest position the cache still holds of a sequence, -1 when it holds none."""
         return int(self._lib.llama_memory_seq_pos_min(self._memory, seq_id))
 
+    def synchronize(self) -> None:
+        """Wait for what a device is still computing: `decode` only queues it there."""
+        self._lib.llama_synchronize(self.pointer)
+
     def clear(self) -> None:
         self._lib.llama_memory_clear(self._memory, True)
 

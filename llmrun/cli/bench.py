@@ -1,0 +1,76 @@
+"""`llmrun bench`: how fast a model is here."""
+
+from typing import Annotated
+
+import typer
+
+from llmrun.cli.options import OutputOptions, setting, with_groups
+
+LIST = "LIST"
+
+
+@with_groups
+def command(
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
+    *,
+    model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
+    n_prompt: Annotated[str, typer.Option("-p", "--n-prompt", help="Prompt lengths.", metavar=LIST)] = "512",
+    n_gen: Annotated[str, typer.Option("-n", "--n-gen", help="Tokens to generate.", metavar=LIST)] = "128",
+    pg: Annotated[
+        list[str] | None,
+        typer.Option("-pg", "--pg", help="A prompt and an answer in one; repeatable.", metavar="P,N"),
+    ] = None,
+    depth: Annotated[str, typer.Option("-d", "--depth", help="Tokens before the test.", metavar=LIST)] = "0",
+    repeats: Annotated[str, typer.Option("-r", "--repeats", "--repetitions", help="Repeats.", metavar=LIST)] = "5",
+    threads: Annotated[str | None, setting("-t --threads", "CPU threads.", metavar=LIST)] = None,
+    batch: Annotated[str, setting("-b --batch --batch-size", "Most tokens of one step.", metavar=LIST)] = "2048",
+    ubatch: Annotated[str, setting("-ub --ubatch --ubatch-size", "Tokens of one pass.", metavar=LIST)] = "512",
+    gpu_layers: Annotated[
+        str, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|LIST")
+    ] = "auto",
+    kv_type: Annotated[str, setting("--kv-type", "KV cache types; K/V for two.", metavar=LIST)] = "f16",
+    flash_attn: Annotated[str, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off,...")] = "auto",
+    no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False,
+    format: Annotated[
+        str, typer.Option("-o", "--format", "--output", help="Of the results.", metavar="table|md|json|jsonl|csv")
+    ] = "table",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    output: OutputOptions,
+) -> None:
+    """Measure prefill (pp) and decode (tg) speed as llama-bench does, and more.
+
+    Lists are 1,2,4 or ranges: 1-4, 16-64+16, 128-1024*2. Every combination is run.
+
+    llmrun bench smollm2 -p 128-512*2 -n 64 -t 1,2
+    """
+    from llmrun.bench.grid import (
+        Grid,
+        parse_counts,
+        parse_flash_attn,
+        parse_kv_types,
+        parse_layers,
+        parse_pairs,
+    )
+    from llmrun.cli.benching.flow import Options, run_bench
+
+    grid = Grid(
+        n_prompt=parse_counts(n_prompt, "-p"),
+        n_gen=parse_counts(n_gen, "-n"),
+        pairs=parse_pairs(pg or ()),
+        depth=parse_counts(depth, "--depth"),
+        repeats=parse_counts(repeats, "--repeats", 1),
+        threads=parse_counts(threads, "--threads", 1) if threads else (),
+        batch=parse_counts(batch, "--batch", 1),
+        ubatch=parse_counts(ubatch, "--ubatch", 1),
+        gpu_layers=parse_layers(gpu_layers),
+        kv_type=parse_kv_types(kv_type),
+        flash_attn=parse_flash_attn(flash_attn),
+    )
+    options = Options(
+        references=(*(model or ()), *(models or ())),
+        grid=grid,
+        format="json" if json else format.lower(),
+        mmap=not no_mmap,
+        quiet=output.quiet,
+    )
+    raise typer.Exit(run_bench(options))

@@ -1,0 +1,1 @@
+"""`llmrun bench` beyond its flags: what is run, and how results are shown."""
