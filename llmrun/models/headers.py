@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from llmrun.errors import DownloadError, ModelFileError, NotFoundError
 from llmrun.gguf.header import Header, open_header, read_header
 from llmrun.models.names import visible
-from llmrun.models.refs import ref_text
-from llmrun.models.resolve import Resolved, source_of
+from llmrun.models.resolve import Resolved, first_to_deliver, source_of
 from llmrun.models.sources import RemoteFile, Want
 from llmrun.report import Report
 
@@ -28,13 +27,14 @@ def read_headers(resolved: Resolved, report: Report, fit_bytes: int | None = Non
         if resolved.kind == "checkpoint":
             raise _no_header(resolved.name)
         return Headers(tuple(open_header(path) for path in resolved.paths), True, resolved.source)
-    *others, last = resolved.wants
-    for want in others:
-        try:
-            return _remote(want._replace(fit_bytes=fit_bytes), report)
-        except (NotFoundError, DownloadError) as error:
-            report.note(f"{visible(ref_text(want.ref))}: {error.message}; trying the next source")
-    return _remote(last._replace(fit_bytes=fit_bytes), report)
+
+    def ask(want: Want) -> Headers | None:
+        return _remote(want._replace(fit_bytes=fit_bytes), report)
+
+    headers = first_to_deliver(resolved.wants, ask, report)
+    if headers is None:
+        raise _no_header(resolved.name)
+    return headers
 
 
 def other_quants(resolved: Resolved, report: Report) -> tuple[tuple[str, int], ...]:
@@ -44,7 +44,8 @@ def other_quants(resolved: Resolved, report: Report) -> tuple[tuple[str, int], .
     return ask(want, report) if ask is not None else ()
 
 
-def _remote(want: Want, report: Report) -> Headers:
+def _remote(want: Want, report: Report) -> Headers | None:
+    """None: what the source has is a checkpoint."""
     source = source_of(want.ref)
     reader: Callable[[RemoteFile], AbstractContextManager[Any]] | None = getattr(source, "reader", None)
     if reader is None:
@@ -53,7 +54,7 @@ def _remote(want: Want, report: Report) -> Headers:
         )
     offer = source.offer(want, report)
     if offer.kind == "checkpoint":
-        raise _no_header(want.name)
+        return None
     parts = []
     for file in offer.files:
         with reader(file) as remote:

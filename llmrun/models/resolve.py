@@ -1,11 +1,11 @@
 """From what the user typed to files on this machine. Knows every source; loads none before it is needed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
-from llmrun.errors import DownloadError, NotFoundError, UsageError
+from llmrun.errors import DownloadError, ModelFileError, NotFoundError, UsageError
 from llmrun.models.catalog import Catalog, CatalogEntry, Setting
 from llmrun.models.names import visible
 from llmrun.models.refs import (
@@ -23,6 +23,8 @@ from llmrun.models.refs import (
 from llmrun.models.sources import Found, Kind, Offer, Source, Want
 from llmrun.models.store import Store
 from llmrun.report import Report
+
+Delivered = TypeVar("Delivered")
 
 _SOURCES: dict[type[Ref], str] = {
     FileRef: "local",
@@ -73,34 +75,37 @@ def fetch(resolved: Resolved, store: Store, report: Report, fit_bytes: int | Non
     """
     if resolved.licence_note and not resolved.paths:
         report.note(resolved.licence_note)
-    *others, last = resolved.wants
-    for want in others:
-        try:
-            return _fetch_from(want, resolved, store, report, fit_bytes)
-        except (NotFoundError, DownloadError) as error:
-            report.note(f"{visible(ref_text(want.ref))}: {error.message}; trying the next source")
-    return _fetch_from(last, resolved, store, report, fit_bytes)
+
+    def ask(want: Want) -> Found:
+        return source_of(want.ref).fetch(want._replace(fit_bytes=fit_bytes), store, report)
+
+    return _here(resolved, first_to_deliver(resolved.wants, ask, report))
 
 
 def offer(resolved: Resolved, report: Report, fit_bytes: int | None = None) -> Offer:
     """What a fetch would bring, from the first source that answers; downloads no model data."""
-    *others, last = resolved.wants
+
+    def ask(want: Want) -> Offer:
+        return source_of(want.ref).offer(want._replace(fit_bytes=fit_bytes), report)
+
+    return first_to_deliver(resolved.wants, ask, report)
+
+
+def first_to_deliver(wants: Sequence[Want], ask: Callable[[Want], Delivered], report: Report) -> Delivered:
+    """What `ask` returns for the first source that has the model. One that has none, cannot be reached, or gives
+    something else in its place is passed over with a note; the last one's error is raised."""
+    *others, last = wants
     for want in others:
         try:
-            return source_of(want.ref).offer(want._replace(fit_bytes=fit_bytes), report)
-        except (NotFoundError, DownloadError) as error:
+            return ask(want)
+        except (NotFoundError, DownloadError, ModelFileError) as error:
             report.note(f"{visible(ref_text(want.ref))}: {error.message}; trying the next source")
-    return source_of(last.ref).offer(last._replace(fit_bytes=fit_bytes), report)
+    return ask(last)
 
 
 def source_of(ref: Ref) -> Source:
     """The module that serves this kind of reference."""
     return cast(Source, import_module(f"llmrun.models.sources.{_SOURCES[type(ref)]}"))
-
-
-def _fetch_from(want: Want, resolved: Resolved, store: Store, report: Report, fit_bytes: int | None) -> Resolved:
-    want = want._replace(fit_bytes=fit_bytes)
-    return _here(resolved, source_of(want.ref).fetch(want, store, report))
 
 
 def _here(resolved: Resolved, found: Found) -> Resolved:
