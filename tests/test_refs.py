@@ -71,7 +71,7 @@ FORMS: list[tuple[str, Ref]] = [
         HubRef("org/repo", None, "refs/pr/1", "a/m x.gguf"),
     ),
     ("https://host/x.gguf", UrlRef("https://host/x.gguf")),
-    ("http://127.0.0.1:8080/a/x.gguf?token=1", UrlRef("http://127.0.0.1:8080/a/x.gguf?token=1")),
+    ("http://127.0.0.1:8080/a/x.gguf?part=1", UrlRef("http://127.0.0.1:8080/a/x.gguf?part=1")),
     ("ollama:llama3.2", OllamaRef("llama3.2")),
     ("ollama:llama3.2:3b", OllamaRef("llama3.2", "3b")),
     ("ollama://user/model:q4_0", OllamaRef("user/model", "q4_0")),
@@ -153,3 +153,23 @@ def test_addresses_below_the_endpoint_are_hub_pages(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9999/")
     assert parse_ref("http://127.0.0.1:9999/org/repo/resolve/main/m-Q4_0.gguf") == FILE
     assert parse_ref("http://127.0.0.1:9998/org/repo") == UrlRef("http://127.0.0.1:9998/org/repo")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/m.gguf", "https://host/m.gguf"),
+        ("https://me:geheim@host:8443/m.gguf", "https://host:8443/m.gguf"),
+        ("https://host/m.gguf?X-Amz-Signature=ab&X-Amz-Date=2026&file=2", "https://host/m.gguf?file=2"),
+        ("https://host/m.gguf?sv=2024&se=x&sig=abc%3D", "https://host/m.gguf"),
+        ("https://host/dl?id=7&token=geheim", "https://host/dl?id=7"),
+        ("https://host/dl?ACCESS_TOKEN=geheim&v=1#part", "https://host/dl?v=1#part"),
+        ("https://host/m.gguf?Expires=1&Key-Pair-Id=K&Policy=p&Signature=s", "https://host/m.gguf"),
+        ("https://host/dl?file=m.gguf&rev=2", "https://host/dl?file=m.gguf&rev=2"),
+    ],
+)
+def test_no_secret_in_what_is_kept(url: str, shown: str) -> None:
+    ref = parse_ref(url)
+    assert ref == UrlRef(url)
+    assert ref_text(ref) == shown
+    assert ref_text(parse_ref(shown)) == shown

@@ -4,12 +4,15 @@ from typing import Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
 
 
 @with_groups
 def command(
-    references: Annotated[list[str], typer.Argument(metavar="MODEL...", show_default=False)],
+    references: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", show_default=False, autocompletion=any_model)
+    ],
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per model.")] = False,
@@ -25,6 +28,7 @@ def command(
     from llmrun.cli.terminal.reporting import StderrReport
     from llmrun.machine.memory import read_memory
     from llmrun.models.catalog import load_catalog
+    from llmrun.models.refs import public_url
     from llmrun.models.resolve import fetch, offer, resolve
     from llmrun.models.store import Store
     from llmrun.report import size_text
@@ -35,7 +39,7 @@ def command(
         if dry_run:
             offered = offer(found, report, read_memory().free_bytes)
             for file in offered.files:
-                print(f"{file.name}  {size_text(file.size_bytes or 0)}  {file.url}")
+                print(f"{file.name}  {size_text(file.size_bytes or 0)}  {public_url(file.url)}")
             continue
         here = bool(found.paths)
         found = fetch(found, store, report, read_memory().free_bytes)

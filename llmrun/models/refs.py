@@ -71,6 +71,11 @@ _REPO = r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?)(?:@([^\s:/]+))?(?::([^\s:
 _ALIAS = r"([A-Za-z0-9][\w.+-]*)(?::([\w.+-]+))?"
 _WHEEL_PART = r"([A-Za-z0-9][\w.-]*)==([A-Za-z0-9][\w.!+-]*)/([^,]+)"
 _OLLAMA = r"([A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*)(?::([\w.-]+))?"
+# Fields of a query that grant access: tokens and keys, and the signatures of S3, GCS, CloudFront and Azure.
+_SECRET_FIELD = (
+    r"(?i)x-(amz|goog|ms)-.*|.*(token|signature|secret|passw|credential|session|jwt|api[-_]?key|access[-_]?key).*"
+    r"|key|auth|authorization|sig|expires|policy|key-pair-id|googleaccessid|awsaccesskeyid|s[eprstv]|sip|spr|srt|sk\w+"
+)
 _HUB_OTHER_PAGES = ("datasets", "spaces", "collections", "papers", "blog", "docs", "models", "api", "posts")
 
 
@@ -106,7 +111,7 @@ def parse_ref(text: str, look: bool = True) -> Ref:
 
 
 def ref_text(ref: Ref) -> str:
-    """The one canonical spelling of `ref`, which `parse_ref` takes back."""
+    """The one canonical spelling of `ref`, which `parse_ref` takes back. It holds no secret: see `public_url`."""
     match ref:
         case FileRef(path):
             return str(path.absolute())
@@ -118,11 +123,28 @@ def ref_text(ref: Ref) -> str:
                 return f"hf:{repo}{at}/{filename}"
             return f"{'' if '/' in repo else 'hf:'}{repo}{at}{f':{quant}' if quant else ''}"
         case UrlRef(url):
-            return url
+            return public_url(url)
         case OllamaRef(name, tag):
             return f"ollama:{name}:{tag}"
         case PypiRef(parts):
             return "pypi:" + ",".join(f"{part.package}=={part.version}/{part.member}" for part in parts)
+
+
+def public_url(url: str) -> str:
+    """`url` as it may be kept and shown: without user, password, tokens and signatures. What else is in the query
+    stays, since it may say which file is meant."""
+    from urllib.parse import urlsplit, urlunsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.partition("?")[0]
+    fields = parts.query.split("&") if parts.query else []
+    kept = [field for field in fields if not re.fullmatch(_SECRET_FIELD, field.partition("=")[0])]
+    host = parts.netloc.rpartition("@")[2]
+    if host == parts.netloc and kept == fields:
+        return url
+    return urlunsplit(parts._replace(netloc=host, query="&".join(kept)))
 
 
 def expanded(text: str) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmrun.models.quants import split_parts
-from llmrun.models.refs import UrlRef, ref_text
+from llmrun.models.refs import UrlRef, public_url, ref_text
 from llmrun.models.sources import Found, Offer, RemoteFile, Want, stored
 from llmrun.models.store import Incoming, Store, hash_file
 from llmrun.report import Report
@@ -116,7 +116,7 @@ def _wanted(file: _Asked, folder: Path, want: Want) -> "Wanted":
     from llmrun.models.wanted import Wanted
 
     digest, facts = want.sha256 or "", file.facts
-    identity = digest or f"{file.url}\n{facts.etag}\n{facts.modified}\n{file.size_bytes}"
+    identity = digest or f"{public_url(file.url)}\n{facts.etag}\n{facts.modified}\n{file.size_bytes}"
     final = folder / hashlib.sha256(identity.encode()).hexdigest()[:32]
     if not (digest or facts.etag or facts.modified):
         discard_part(final)
