@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
@@ -12,7 +13,9 @@ from llmrun.errors import UsageError
 @with_groups
 def command(
     name: Annotated[str, typer.Argument(show_default=False)],
-    reference: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    reference: Annotated[
+        str | None, typer.Argument(metavar="MODEL", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
     remove: Annotated[bool, typer.Option("--remove", help="Forget the name.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace what the name stood for.")] = False,

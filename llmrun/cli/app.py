@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from llmrun import __version__
+from llmrun.cli import completion
 from llmrun.cli.options import BROKEN_PIPE
 from llmrun.cli.terminal import streams
 from llmrun.errors import LlmrunError
@@ -92,11 +93,13 @@ def _build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_top)
-    completing = "_LLMRUN_COMPLETE" in os.environ
-    chosen = next((word for word in arguments if not word.startswith("-")), "")
+    words = arguments
+    if "_LLMRUN_COMPLETE" in os.environ:
+        completion.check_nothing()
+        words = completion.typed_words()
+    chosen = next((word for word in words if not word.startswith("-")), "")
     for name, (module, summary) in COMMANDS.items():
-        wanted = completing or name == chosen
-        function = _command(module) if wanted else _placeholder
+        function = _command(module) if name == chosen else _placeholder
         app.command(name, short_help=summary, no_args_is_help=False)(function)
     return app
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import (
     AdapterOptions,
     LoadOptions,
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    reference: Annotated[str | None, typer.Argument(metavar="[MODEL|SESSION]", show_default=False)] = None,
+    reference: Annotated[
+        str | None, typer.Argument(metavar="[MODEL|SESSION]", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
-    model: Annotated[str | None, typer.Option("-m", "--model", help="The model, as an option.")] = None,
+    model: Annotated[
+        str | None, typer.Option("-m", "--model", help="The model, as an option.", autocompletion=any_model)
+    ] = None,
     system: Annotated[str | None, setting("-s --system", "System message.")] = None,
     max_tokens: Annotated[int | None, setting("-n --max-tokens --n-predict", "Most tokens of one answer.")] = None,
     template: Annotated[str | None, setting("--template", "Chat template.", metavar="NAME|FILE")] = None,

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import LoadOptions, OutputOptions, with_groups
 from llmrun.cli.terminal import streams
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    reference: Annotated[str, typer.Argument(metavar="MODEL", show_default=False)],
+    reference: Annotated[str, typer.Argument(metavar="MODEL", show_default=False, autocompletion=any_model)],
     *,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     load: LoadOptions,

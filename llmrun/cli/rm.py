@@ -5,13 +5,16 @@ from typing import Annotated
 
 import typer
 
+from llmrun.cli.completion import local_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
 
 
 @with_groups
 def command(
-    references: Annotated[list[str], typer.Argument(metavar="MODEL...", show_default=False)],
+    references: Annotated[
+        list[str], typer.Argument(metavar="MODEL...", show_default=False, autocompletion=local_model)
+    ],
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Also from other programs' folders.")] = False,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmrun.cli.answering import prompt as prompts
+from llmrun.cli.completion import any_model, first_word
 from llmrun.cli.options import (
     AdapterOptions,
     LoadOptions,
@@ -24,9 +25,15 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    words: Annotated[list[str] | None, typer.Argument(metavar="MODEL [PROMPT]...", show_default=False)] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL [PROMPT]...", show_default=False, autocompletion=first_word),
+    ] = None,
     *,
-    model: Annotated[str | None, typer.Option("-m", "--model", help="The model, instead of the first word.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("-m", "--model", help="The model, instead of the first word.", autocompletion=any_model),
+    ] = None,
     system: Annotated[str | None, setting("-s --system", "System message.")] = None,
     file: Annotated[list[str] | None, typer.Option("-f", "--file", help="A file to put before the prompt.")] = None,
     encoding: Annotated[str, typer.Option("--encoding", help="Encoding of files and standard input.")] = "utf-8",

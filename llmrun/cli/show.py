@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    reference: Annotated[str, typer.Argument(metavar="MODEL", show_default=False)],
+    reference: Annotated[str, typer.Argument(metavar="MODEL", show_default=False, autocompletion=any_model)],
     *,
     tensors: Annotated[bool, typer.Option("--tensors", help="Every tensor.")] = False,
     template: Annotated[bool, typer.Option("--template", help="The chat template, as it is in the file.")] = False,

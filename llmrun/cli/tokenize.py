@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmrun.cli.answering import prompt as prompts
+from llmrun.cli.completion import first_word
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    words: Annotated[list[str] | None, typer.Argument(metavar="MODEL [TEXT]...", show_default=False)] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL [TEXT]...", show_default=False, autocompletion=first_word)
+    ] = None,
     *,
     model: Annotated[str | None, typer.Option("-m", "--model", help="The model, instead of the first word.")] = None,
     file: Annotated[str | None, typer.Option("-f", "--file", help="Read the text from a file.")] = None,
