@@ -25,6 +25,7 @@ COMMANDS = {
     "rm": ("rm", "Delete models from this machine."),
     "alias": ("alias", "Give a model a name of your own."),
     "bench": ("bench", "Measure how fast models are here."),
+    "quantize": ("quantize", "Make a smaller file of a model."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
     "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),

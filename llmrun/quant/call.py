@@ -20,7 +20,7 @@ _KV_INT, _KV_STR = 0, 3  # enum llama_model_kv_override_type
 # "[   1/ 272] blk.0.ffn_down.weight - [ 1536, 576, 1, 1], type = f16, size = 1.7 MiB -> 0.5 MiB (q4_K)"
 _TENSOR = re.compile(r"^\[ *\d+/ *\d+\] (\S+) +- \[ *([\d, ]+)\], type = +(\w+), ")
 _NEW_TYPE = re.compile(r"-> +[\d.]+ MiB \((\w+)\)$")
-_FALLBACK = re.compile(r"^warning: (\S+) +- ncols +(\d+) not .*required for type +(\w+)\).*-> falling back to +(\w+)$")
+_FALLBACK = re.compile(r"^warning: (\S+) +- ncols +(\d+) .*required for type +(\w+)\).*-> falling back to +(\w+)$")
 
 
 @dataclass(frozen=True)

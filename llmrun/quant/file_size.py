@@ -58,9 +58,9 @@ class FileLayout:
             for key, value in imatrix_metadata(self._matrix).items():
                 rewritten[key] = 4 if isinstance(value, int) else 8 + len(value)
         total = sum(8 + len(key) + 4 + n_bytes for key, n_bytes in rewritten.items())
-        for key, value in header.metadata.items():
+        for key, kept in header.metadata.items():
             if key not in rewritten and key not in _SPLIT_KEYS:
-                total += 8 + len(key.encode()) + 4 + _value_bytes(value, header.value_types[key])
+                total += 8 + len(key.encode()) + 4 + _value_bytes(kept, header.value_types[key])
         return total
 
 

@@ -14,7 +14,7 @@ from llmrun.quant import call
 from llmrun.quant.call import MatrixFile, Wish
 from llmrun.quant.file_size import FileLayout
 from llmrun.quant.outputs import check_space, place, refuse_target, temporary_name
-from llmrun.quant.types import COPY, FLOATS, NO_IMATRIX_HINT, TENSOR_TYPES_BY_NAME, needs_imatrix
+from llmrun.quant.types import COPY, DEFAULT_TENSOR_TYPE, FLOATS, NO_IMATRIX_HINT, TENSOR_TYPES_BY_NAME, needs_imatrix
 from llmrun.report import Report
 
 
@@ -87,6 +87,14 @@ def plan(source: Source, wish: Wish, matrix: MatrixFile | None = None) -> Quanti
     """What quantizing would make, exact to the byte, from the library's dry run. Raises UsageError and
     QuantizeError where it cannot be done: no matrix for a type that needs one, one of another model."""
     _check(source, wish)
+    result, origin = _planned(source, wish, matrix)
+    _check_requantize(source, wish, result.tensors)
+    check_matrix(result.tensors, wish, matrix, origin)
+    return result
+
+
+def _planned(source: Source, wish: Wish, matrix: MatrixFile | None) -> tuple[Quantized, dict[str, str]]:
+    """The dry run's result, and each tensor's name before layers were pruned."""
     planned = call.dry_run(source.paths[0], wish, matrix)
     layout = FileLayout(source.headers, wish, matrix)
     wanted = {name: want for name, _, want, _ in planned.fallbacks}
@@ -116,9 +124,7 @@ def plan(source: Source, wish: Wish, matrix: MatrixFile | None = None) -> Quanti
         tensors=tuple(tensors),
         dry_run=True,
     )
-    _check_requantize(source, wish, result.tensors)
-    check_matrix(result.tensors, wish, matrix, layout.origin)
-    return result
+    return result, layout.origin
 
 
 def quantize(
@@ -157,6 +163,32 @@ def quantize(
     size = sum(path.stat().st_size for path in targets)
     seconds = time.perf_counter() - started
     return Quantized(**{**vars(planned), "paths": targets, "size_after": size, "seconds": seconds, "dry_run": False})
+
+
+@dataclass(frozen=True)
+class TypeSize:
+    """What one type would make of a source: bytes, bits per weight over all tensors, and what it asks for."""
+
+    type: str
+    size: int
+    bits: float
+    n_fallback: int
+    needs_imatrix: bool
+
+
+def list_sizes(source: Source) -> list[TypeSize]:
+    """Every type for this source, smallest first, exact to the byte."""
+    sizes = []
+    for type in DEFAULT_TENSOR_TYPE:
+        try:
+            made = _planned(source, Wish(type), None)[0]
+        except QuantizeError:  # a type whose rows have no fallback for this model
+            continue
+        needing = any(
+            needs_imatrix(t.name, t.type_after, type) for t in made.tensors if t.type_before != t.type_after
+        )
+        sizes.append(TypeSize(type, made.size_after, made.bits_after, made.n_fallback, needing))
+    return sorted(sizes, key=lambda size: size.size)
 
 
 def part_names(target: Path, n_parts: int) -> tuple[Path, ...]:
@@ -223,7 +255,7 @@ def check_matrix(
     if lacking or (changed and not any(origin[t.name] in entries for t in changed)):
         names = lacking or changed
         raise QuantizeError(
-            f"{matrix.name} lacks {len(names)} of the {len(needing or changed)} tensors that {wish.type} needs it for "
-            f"(such as {names[0].name}); {made}",
+            f"{matrix.name} lacks {len(names)} of the {len(needing or changed)} tensors that {wish.type} needs it "
+            f"for (such as {names[0].name}); {made}",
             "llmrun imatrix MODEL makes one for this model",
         )

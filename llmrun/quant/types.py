@@ -71,7 +71,9 @@ def find_file_type(text: str) -> str | None:
     """The type that `text` names in full, None where it names none."""
     if text.upper() == COPY:
         return COPY
-    name = FILE_TYPES.get(int(text), "") if text.isascii() and text.isdecimal() and len(text) < 4 else parse_quant(text)
+    name = (
+        FILE_TYPES.get(int(text), "") if text.isascii() and text.isdecimal() and len(text) < 4 else parse_quant(text)
+    )
     return name if name in DEFAULT_TENSOR_TYPE else None
 
 
@@ -86,7 +88,7 @@ def parse_tensor_type(text: str) -> TensorType:
 
 def _near(text: str, names: Iterable[str], otherwise: str) -> str:
     by_squeezed = {_squeezed(name): name for name in names}
-    near = [by_squeezed[key] for key in get_close_matches(_squeezed(text), by_squeezed, n=4, cutoff=0.5)]
+    near = [by_squeezed[key] for key in get_close_matches(_squeezed(text), by_squeezed, n=4, cutoff=0.3)]
     return f"did you mean {', '.join(near)}?" if near else otherwise
 
 
