@@ -43,6 +43,11 @@ class Batch:
         self.raw.n_tokens = start + n
         return int(start + n - 1)
 
+    def want(self, start: int) -> None:
+        """Ask for the logits of every token in the batch from index `start` on."""
+        for i in range(start, self.raw.n_tokens):
+            self._logits[i] = 1
+
     @staticmethod
     def _copy(field: Any, start: int, values: Any) -> None:
         address = ctypes.addressof(field.contents) + start * ctypes.sizeof(ctypes.c_int32)

@@ -50,11 +50,18 @@ class ContextSettings:
 class Context:
     """A KV cache of `n_ctx` cells over a model, and what was last computed in it."""
 
-    def __init__(self, model: Model, settings: ContextSettings) -> None:
+    def __init__(
+        self, model: Model, settings: ContextSettings, watch: Callable[[int, bool], bool] | None = None
+    ) -> None:
+        """`watch(tensor, ask)` is shown each node of the graph by its ggml_tensor address: with `ask`, whether it
+        wants the node's result; then again, without, once that is computed. False then stops the decode."""
         self._lib = capi.lib()
         self.model = model
         self.settings = settings
         params = _params(self._lib, settings)
+        if watch is not None:
+            self._on_node = self._lib.ggml_backend_sched_eval_callback(lambda node, ask, _data: watch(node, ask))
+            params.cb_eval = self._on_node
         self._stop: Callable[[], bool] | None = None
         self._on_abort = self._lib.ggml_abort_callback(self._aborted)
         self._no_abort = self._lib.ggml_abort_callback()  # a null pointer
@@ -91,6 +98,10 @@ class Context:
     def logits(self, index: int) -> Any:
         """ctypes float pointer to the n_vocab logits of batch index `index`, valid until the next decode."""
         return self._lib.llama_get_logits_ith(self.pointer, index)
+
+    def all_logits(self) -> Any:
+        """ctypes float pointer to the logits of all tokens of the last batch that asked for them, row by row."""
+        return self._lib.llama_get_logits(self.pointer)
 
     def remove(self, seq_id: int, start: int, end: int = -1) -> bool:
         """Forget positions [start, end) of a sequence (-1: to its end). False where the cache cannot."""

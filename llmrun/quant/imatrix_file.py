@@ -28,13 +28,13 @@ class Activations:
     Dense weights have one matrix, those of experts one for each expert.
     """
 
-    sums: "np.ndarray[Any, np.dtype[np.float32]]"
+    sums: "np.ndarray[Any, np.dtype[np.floating[Any]]]"
     counts: "np.ndarray[Any, np.dtype[np.int64]]"
 
     def means(self) -> "np.ndarray[Any, np.dtype[np.float32]]":
         """Mean squares, flat, as llama.cpp weighs errors by them; 1 for experts that were never used."""
         counts = self.counts.astype(np.float32)[:, None]
-        rows = self.sums.reshape(len(self.counts), -1)
+        rows = self.sums.astype(np.float32).reshape(len(self.counts), -1)
         means = np.divide(rows, counts, out=np.ones_like(rows), where=counts > 0)
         return np.ascontiguousarray(means.reshape(-1))
 
