@@ -5,6 +5,7 @@ that Typer reads, and gathers them again.
 """
 
 import dataclasses
+import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -137,6 +138,7 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, group in groups.items():
             fields = [field.name for field in dataclasses.fields(group)]
             values[name] = group(**{field: values.pop(field) for field in fields})
+        gc.enable()
         try:
             return function(**values)
         except BrokenPipeError:  # Typer would make it exit status 1

@@ -2,19 +2,24 @@
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmrun.engine import capi
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import LlmrunError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import open_header
 from llmrun.gguf.info import ModelInfo, model_info
+from llmrun.machine.memory import read_memory
 from llmrun.models import resolve
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.models.store import Store
 from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
+
+SMALL_SHARE = 16  # a model is small where this many of it fit into memory
 
 if TYPE_CHECKING:
     from llmrun.plan.make import Plan
@@ -68,14 +73,24 @@ class Loading:
     def _load(self) -> None:
         started = time.perf_counter()
         try:
-            if self._room is not None:
+            if self._room is not None and not self._fits_in_any_case():
                 self._place(self._room)
             self._model = Model.load(self.path, self.settings, self._progress, self.found.paths[1:])
+            if self._room is not None and self._plan is None:
+                self._place(self._room)
         except LlmrunError as error:
             self._error = error
         finally:
             self.load_s = time.perf_counter() - started
             self._done.set()
+
+    def _fits_in_any_case(self) -> bool:
+        """Whether planning can wait until the weights are loaded, which frees the interpreter for other work: a small
+        model, no size that the user fixed, and no device to place layers on."""
+        wish = replace(self._wish, n_ctx=None, n_threads=None)
+        if wish != ContextWish() or (self._wish.n_ctx or 0) > self.info.n_ctx_train or len(capi.devices()) > 1:
+            return False
+        return SMALL_SHARE * self.info.size_bytes < read_memory().free_bytes
 
     def _place(self, room: Room) -> None:
         # Imported here, beside what the main thread imports meanwhile.

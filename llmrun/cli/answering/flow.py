@@ -24,7 +24,6 @@ from llmrun.gguf.header import open_header
 from llmrun.machine.load import CpuReading
 from llmrun.machine.threads import ThreadChoice
 from llmrun.models.catalog import Catalog, load_catalog
-from llmrun.prepare.answer import answer, model_facts, named_logprobs, present
 from llmrun.prepare.loading import Loading, find
 from llmrun.prepare.opening import open_engine, pick_threads, settle
 from llmrun.prepare.prompt import Prompt, chat_prompt, raw_prompt, tokenize, visible_tokens
@@ -223,6 +222,7 @@ def _print_object(
     streamed: Streamed, display: Display, loading: Loading, settings: dict[str, Any], report: StderrReport
 ) -> None:
     from llmrun.cli.output import print_json
+    from llmrun.prepare.answer import answer, model_facts, named_logprobs, present
 
     piece = loading.model().vocab.piece
     result = answer(
