@@ -8,10 +8,26 @@ from typing import NoReturn
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and leave with its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    gc.disable()  # start-up makes many objects and no garbage; the command turns it on again
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["run"] and len(arguments) > 2 and not arguments[1].startswith("-"):
+        sys.exit(_with_a_start(arguments))
+    sys.exit(_run(arguments))
+
+
+def _with_a_start(arguments: list[str]) -> int:
+    from llmrun.cli.answering import ahead
+
+    ahead.begin(arguments)
+    try:
+        return _run(arguments)
+    finally:
+        ahead.end()
+
+
+def _run(arguments: list[str]) -> int:
     from llmrun.cli import app
     from llmrun.cli.terminal import streams
 
-    gc.disable()  # start-up makes many objects and no garbage; the command turns it on again
-    arguments = list(sys.argv[1:] if argv is None else argv)
     streams.set_up()
-    sys.exit(app.run(arguments))
+    return app.run(arguments)

@@ -97,7 +97,8 @@ class Vocab:
         return bool(self._lib.llama_vocab_is_control(self.pointer, token))
 
     def eog_tokens(self) -> list[int]:
-        return [token for token in range(self.n_tokens) if self.is_eog(token)]
+        is_eog, pointer = self._lib.llama_vocab_is_eog, self.pointer  # looked up once for a whole vocabulary
+        return [token for token in range(self.n_tokens) if is_eog(pointer, token)]
 
 
 class Model:
@@ -150,7 +151,8 @@ class Model:
             return not stopped
 
         callback = lib.llama_progress_callback(progress)
-        params.progress_callback = callback
+        if on_progress is not None:
+            params.progress_callback = callback
         capi.log.lines.clear()
         names = [os.fsencode(part) for part in (path, *more_parts)]
         if more_parts:

@@ -1,5 +1,6 @@
 """A model on its way into memory: found, checked, planned, and loading in the background while other work goes on."""
 
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -19,6 +20,7 @@ from llmrun.models.store import Store
 from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
 
+QUICK_BYTES = 500_000_000  # what loads sooner than a bar would be of use
 SMALL_SHARE = 16  # a model is small where this many of it fit into memory
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Loading:
         report: Report,
         wish: ContextWish | None = None,
         room: Room | None = None,
+        *,
+        start: bool = True,
     ) -> None:
         self.found = found
         self.path: Path = found.paths[0]
@@ -68,27 +72,32 @@ class Loading:
         self._said = False
         self._model: Model | None = None
         self._error: LlmrunError | None = None
+        if start:
+            self.start()
+
+    def start(self) -> None:
+        # llama.cpp's log and progress come through Python: let the load have the interpreter soon each time.
+        sys.setswitchinterval(0.0002)
         threading.Thread(target=self._load, name="load", daemon=True).start()
 
     def _load(self) -> None:
         started = time.perf_counter()
         try:
-            if self._room is not None and not self._fits_in_any_case():
+            if self._room is not None and not self.fits_in_any_case(self._wish):
                 self._place(self._room)
-            self._model = Model.load(self.path, self.settings, self._progress, self.found.paths[1:])
-            if self._room is not None and self._plan is None:
-                self._place(self._room)
+            progress = self._progress if self.info.size_bytes > QUICK_BYTES else None
+            self._model = Model.load(self.path, self.settings, progress, self.found.paths[1:])
         except LlmrunError as error:
             self._error = error
         finally:
             self.load_s = time.perf_counter() - started
             self._done.set()
 
-    def _fits_in_any_case(self) -> bool:
+    def fits_in_any_case(self, wish: ContextWish) -> bool:
         """Whether planning can wait until the weights are loaded, which frees the interpreter for other work: a small
-        model, no size that the user fixed, and no device to place layers on."""
-        wish = replace(self._wish, n_ctx=None, n_threads=None)
-        if wish != ContextWish() or (self._wish.n_ctx or 0) > self.info.n_ctx_train or len(capi.devices()) > 1:
+        model, nothing unusual asked for, and no device to place layers on."""
+        plain = replace(wish, n_ctx=None, n_threads=None) == ContextWish()
+        if not plain or (wish.n_ctx or 0) > self.info.n_ctx_train or len(capi.devices()) > 1:
             return False
         return SMALL_SHARE * self.info.size_bytes < read_memory().free_bytes
 
@@ -110,16 +119,26 @@ class Loading:
             while not self._done.wait(0.2):  # a wait without a limit would not see Ctrl-C on Windows
                 pass
         except KeyboardInterrupt:
-            self._wanted = False
-            self._done.wait(5)
+            self.stop()
             raise
         if self._error is not None:
             raise self._error
         assert self._model is not None
+        if self._room is not None and self._plan is None:
+            self._place(self._room)
         if self._planner is not None and self._plan is not None and not self._said:
             self._said = True
             self._planner.report(self._plan, self._model.placed, self._report)
         return self._model
+
+    def adopt(self, report: Report, wish: ContextWish, room: Room) -> None:
+        """Go on for a caller that came later, with what it wants of the context."""
+        self._report, self._wish, self._room = report, wish, room
+
+    def stop(self) -> None:
+        """Give up the load, if it still goes on, and wait for its end."""
+        self._wanted = False
+        self._done.wait(5)
 
     def n_ctx_limit(self, wish: ContextWish) -> int:
         """The longest context of the model, stretched by rope scaling where the user wants it; 0: not known."""

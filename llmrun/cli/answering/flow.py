@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmrun.chat.conversation import Message
 from llmrun.chat.reasoning import ReasoningSplitter
-from llmrun.cli.answering import wishes
+from llmrun.cli.answering import ahead, wishes
 from llmrun.cli.answering.display import Display
 from llmrun.cli.answering.stream import Streamed, stats_line, stream
 from llmrun.cli.options import AdapterOptions, LoadOptions, OutputOptions, SamplingOptions, ShapeOptions
@@ -79,7 +79,7 @@ def answer_prompt(reference: str | None, text: str, options: AnswerOptions, grou
     wish = wishes.context_wish(groups.load)
     n_bytes = len((text + (options.system or "")).encode("utf-8", "replace"))
     room = room_for_text(n_bytes, options.max_tokens)
-    loading = Loading(found, wishes.model_settings(groups.load), report, wish, room)
+    loading = ahead.loading(found, wishes.model_settings(groups.load), report, wish, room)
     for adapter in adapters:
         check_adapter(open_header(adapter.path), loading.header, adapter.path)
     params = wishes.sampling_params(groups.sampling, grammar, found.defaults, loading.info.sampling)
