@@ -1,0 +1,1 @@
+"""A checkpoint's tokenizer as GGUF metadata: one file per kind of vocabulary."""

@@ -1,0 +1,92 @@
+"""Byte-level BPE vocabularies (GPT-2's kind): tokens, types, merges."""
+
+import gguf
+from gguf import TokenType
+
+from llmrun.convert.config import Config
+from llmrun.convert.files import shown
+from llmrun.convert.vocab.pre import find_pre
+from llmrun.convert.vocab.special import add_special
+from llmrun.convert.vocab.tokenizer import FastTokenizer, TokenizerFiles, VocabularyWish
+from llmrun.errors import ConvertError
+
+WORD_START = "\u2581"
+
+
+def add(kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: VocabularyWish) -> None:
+    """The vocabulary of a checkpoint with a byte-level tokenizer.json."""
+    tokenizer = FastTokenizer(files, config.get("model_type"))
+    tokens, types = token_list(tokenizer, wish.n_tokens)
+    kv.add_tokenizer_model("gpt2")
+    kv.add_tokenizer_pre(find_pre(tokenizer, wish.pre))
+    kv.add_token_list(tokens)
+    kv.add_token_types(types)
+    add_special(kv, files, config, wish, merges=merge_lines(files))
+
+
+def token_list(tokenizer: FastTokenizer, n_tokens: int) -> tuple[list[str], list[int]]:
+    """The text and type of each of `n_tokens` ids; ids that the tokenizer lacks become unused fillers."""
+    added = tokenizer.added
+    # Where ids have holes, the library may give an added token the id of another one; it decodes to the added one.
+    by_id = {id: text for text, id in tokenizer.vocab.items()} | {id: token.content for id, token in added.items()}
+    check_size(max(by_id, default=-1) + 1, n_tokens)
+    tokens, types = [], []
+    for id in range(n_tokens):
+        token = by_id.get(id)
+        if token is None:
+            token, type = f"[PAD{id}]", TokenType.UNUSED
+        elif id not in added:
+            type = TokenType.NORMAL
+        else:
+            if not added[id].normalized:
+                token = tokenizer.normal_form(token)
+            if added[id].special or looks_special(token):
+                type = TokenType.CONTROL
+            else:
+                token, type = token.replace(WORD_START, " "), TokenType.USER_DEFINED
+        tokens.append(token)
+        types.append(type)
+    return tokens, types
+
+
+def check_size(n_ids: int, n_rows: int) -> None:
+    """Raises ConvertError where the tokenizer has ids that the embedding has no row for."""
+    if n_ids > n_rows:
+        raise ConvertError(
+            f"the tokenizer has ids up to {n_ids - 1} ({n_ids} tokens), the embedding only {n_rows} rows",
+            "the tokenizer and the weights are of different models, or tokens were added without resizing the "
+            "embedding: save the model again after resize_token_embeddings",
+        )
+
+
+def looks_special(token: str) -> bool:
+    """Control tokens that published tokenizers do not mark as such."""
+    if token in ("<pad>", "<mask>", "<2mass>", "[@BOS@]"):
+        return True
+    ends = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+    return any(token.startswith(start) and token.endswith(end) for start, end in ends)
+
+
+def merge_lines(files: TokenizerFiles) -> list[str]:
+    """tokenizer.json's merges (or merges.txt's) as "left right"; spaces inside a part are written as their letter."""
+    model = (files.tokenizer or {}).get("model")
+    merges = model.get("merges") if isinstance(model, dict) else None
+    if isinstance(merges, list) and merges:
+        try:
+            return [merge if isinstance(merge, str) else _line(*merge) for merge in merges]
+        except (TypeError, AttributeError):
+            raise ConvertError("tokenizer.json's merges are no pairs of tokens", "fetch it again") from None
+    path = files.folder / "merges.txt"
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if lines and lines[0].startswith("#"):
+        lines = lines[1:]
+    pairs = [line.split() for line in lines if line.strip()]
+    if odd := next((pair for pair in pairs if len(pair) != 2), None):
+        raise ConvertError(f"merges.txt has a line that is no pair: {shown(' '.join(odd))}", "fetch it again")
+    return [" ".join(pair) for pair in pairs]
+
+
+def _line(left: str, right: str) -> str:
+    return f"{left.replace(' ', chr(0x120))} {right.replace(' ', chr(0x120))}"
