@@ -1,5 +1,6 @@
 """A conversion before any weight is read: what the file will hold, or why there can be none."""
 
+import logging
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from llmrun.convert.weight import stored
 from llmrun.errors import ConvertError, NotFoundError, UsageError
 
 _HEADER_SLACK = 1 << 20
+
+# gguf warns of every key that is written twice, which here is how an architecture overrules a general rule.
+logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

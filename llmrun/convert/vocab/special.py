@@ -16,11 +16,12 @@ from llmrun.convert.vocab.tokenizer import TokenizerFiles, VocabularyWish
 
 KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
-# llama.cpp takes these to end a turn by their text alone, whatever the file says.
-_KNOWN_ENDS = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
-    "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
+# Texts that llama.cpp takes for the end of a turn (and of an answer) whatever the file says: llama-vocab.cpp.
+_TURN_ENDS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "_<EOT>",
+    "[EOT]", "<end_of_utterance>", "<\uff5cend\u2581of\u2581sentence\uff5c>",
 }  # fmt: skip
+_ENDS = {*_TURN_ENDS, "</s>", "<|eom_id|>", "[EOS]", "<eos>"}
 
 
 def add_special(
@@ -73,22 +74,25 @@ def _set(found: dict[str, int], kind: str, id: Any, wish: VocabularyWish) -> Non
 
 
 def _add_listed_ends(found: dict[str, int], files: TokenizerFiles, config: Config, wish: VocabularyWish) -> None:
-    """Lists of end ids, which llama.cpp's converter passes over: it has keys for two more ends, eot and eom."""
+    """Lists of end ids, which llama.cpp's converter passes over: a GGUF has keys for two more ends, eot and eom.
+
+    An end that llama.cpp knows by its text needs none, and where it finds its own eot that key is left to it.
+    """
     generation = optional_object(files.folder / "generation_config.json") or {}
     listed = [config.get("eos_token_id"), generation.get("eos_token_id")]
-    ends = [id for ids in listed if isinstance(ids, list) for id in ids if type(id) is int]
-    texts = {token.get("id"): token.get("content") for token in files.added_tokens}
-    for id in dict.fromkeys(ends):
-        if id in found.values() and id in (found.get("eos"), found.get("eot"), found.get("eom")):
-            continue
+    ends = dict.fromkeys(id for ids in listed if isinstance(ids, list) for id in ids if type(id) is int)
+    texts = {token["id"]: token["content"] for token in files.added_tokens}
+    free = [kind for kind in ("eot", "eom") if kind not in found]
+    if _TURN_ENDS & set(texts.values()) and "eot" in free:
+        free.remove("eot")
+    for id in ends:
         if "eos" not in found:
             _set(found, "eos", id, wish)
-        elif texts.get(id) not in _KNOWN_ENDS:
-            kind = next((kind for kind in ("eot", "eom") if kind not in found), None)
-            if kind is None:
+        elif id not in (found["eos"], found.get("eot"), found.get("eom")) and texts.get(id) not in _ENDS:
+            if not free:
                 wish.notes.append(f"token {id} ends an answer too, but a GGUF has no key left for it")
             else:
-                _set(found, kind, id, wish)
+                _set(found, free.pop(0), id, wish)
 
 
 def add_flags(files: TokenizerFiles, post: PostProcessor, kinds: Sequence[str]) -> dict[str, bool]:
