@@ -257,7 +257,8 @@ def phis(t: Tokenizers) -> Iterator[Fixture]:
         {**_SMALL, "vocab_size": 416, "partial_rotary_factor": 0.75, "tie_word_embeddings": True,
          "max_position_embeddings": 16384, "pad_token_id": 0, "eos_token_id": 0, "bos_token_id": 0},
         t.trained({"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|endoftext|>", "eos_token": "<|end|>",
-                   "unk_token": "<|endoftext|>", "add_prefix_space": False}, ["<|endoftext|>", "<|end|>"], ["<|user|>"]),
+                   "unk_token": "<|endoftext|>", "add_prefix_space": False},
+                  ["<|endoftext|>", "<|end|>"], ["<|user|>"]),
         pre="gpt-4o", drop=("original_max_position_embeddings", "rope_scaling"),
     )  # fmt: skip
 

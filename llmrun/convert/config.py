@@ -55,7 +55,9 @@ class Config:
 
     @property
     def n_head_kv(self) -> int:
-        return positive("num_key_value_heads", self.optional_integer("num_key_value_heads", "n_kv_heads") or self.n_head)
+        return positive(
+            "num_key_value_heads", self.optional_integer("num_key_value_heads", "n_kv_heads") or self.n_head
+        )
 
     @property
     def head_dim(self) -> int:
@@ -92,7 +94,7 @@ def architecture_name(values: Mapping[str, Any]) -> str:
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ConvertError(
             "config.json names no architecture",
-            "add its \"architectures\", such as [\"LlamaForCausalLM\"], or give --converter PATH",
+            'add its "architectures", such as ["LlamaForCausalLM"], or give --converter PATH',
         )
     return names[0]
 

@@ -37,7 +37,7 @@ class Output:
     @property
     def n_bytes(self) -> int:
         block, size = gguf.GGML_QUANT_SIZES[self.type]
-        return prod(self.weight.shape) // block * size
+        return prod(self.weight.shape) // int(block) * int(size)
 
 
 def wanted_type(outtype: str, weights: Iterable[Weight]) -> Type:
@@ -82,7 +82,7 @@ def encode(output: Output, odd: dict[str, int]) -> Iterator[memoryview]:
             lost += max(0, bad - before)
             if before:
                 odd[output.name] = odd.get(output.name, 0) + before
-        yield memoryview(data.reshape(-1)).cast("B")
+        yield data.reshape(-1).data.cast("B")
     if lost:
         raise ConvertError(
             f"{lost} {'value' if lost == 1 else 'values'} of {output.name} are too large for {output.type.name}",

@@ -39,7 +39,7 @@ def convert_externally(
             header = open_header(part)
         except (ModelFileError, NotFoundError) as error:
             raise ConvertError(f"{converter.name} wrote no usable file: {error.message}", _last(lines)) from None
-        os.replace(part, out)
+        part.replace(out)
     finally:
         part.unlink(missing_ok=True)
     return _result(out, header, time.monotonic() - start)

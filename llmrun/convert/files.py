@@ -32,10 +32,11 @@ _SMALL = {
 
 def needed_files(names: Iterable[str]) -> list[str]:
     """Of a repository's file names, those that conversion reads: shards, tokenizer, configuration, card."""
-    return sorted(name for name in names if _is_needed(name))
+    return sorted(name for name in names if is_needed(name))
 
 
-def _is_needed(name: str) -> bool:
+def is_needed(name: str) -> bool:
+    """Whether conversion reads the file of this name (with folders, by slashes)."""
     folder, _, base = name.rpartition("/")
     if folder == "additional_chat_templates":
         return base.endswith(".jinja")
@@ -47,13 +48,13 @@ def _is_needed(name: str) -> bool:
 
 def read_json(path: Path) -> Any:
     """The value in `path`. Raises ConvertError where it is missing, too large or no JSON."""
+    if not path.is_file():
+        raise ConvertError(f"{path.name} is missing in {path.parent}", _WHAT_A_FOLDER_HOLDS)
     try:
         size = path.stat().st_size
         if size > _MAX_JSON:
             raise ConvertError(f"{path.name} has {size} bytes, more than any known model's", "fetch it again")
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConvertError(f"{path.name} is missing in {path.parent}", _WHAT_A_FOLDER_HOLDS) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConvertError(f"{path.name} cannot be read: {error}", "fetch the checkpoint again") from None
     if text.startswith("version https://git-lfs"):

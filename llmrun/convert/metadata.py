@@ -15,7 +15,7 @@ from llmrun.convert.encode import Output
 from llmrun.convert.files import optional_object
 
 _MAX_CARD = 4 << 20
-_SAMPLING: tuple[tuple[str, str, type], ...] = (
+_SAMPLING: tuple[tuple[str, str, type[Any]], ...] = (
     ("sequence", "sampling_sequence", str), ("top_k", "sampling_top_k", int), ("top_p", "sampling_top_p", float),
     ("min_p", "sampling_min_p", float), ("xtc_probability", "sampling_xtc_probability", float),
     ("xtc_threshold", "sampling_xtc_threshold", float), ("temperature", "sampling_temp", float),
@@ -95,7 +95,8 @@ def _add_sampling(found: gguf.Metadata, folder: Path, notes: list[str]) -> None:
         value = generation.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        kinds = (int, float) if kind is float else (kind,)
+        if isinstance(value, bool) or not isinstance(value, kinds):
             notes.append(f"generation_config.json: {key} is not of the expected kind and is left out")
-        elif kind is str or abs(value) < 1e9:
+        elif isinstance(value, str) or abs(value) < 1e9:
             setattr(found, field, value)

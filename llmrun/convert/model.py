@@ -21,6 +21,7 @@ from llmrun.convert.weight import WEIGHT_DTYPES, Weight, stack, stored
 from llmrun.errors import ConvertError
 
 Tensors = Iterable[tuple[str, Weight]]
+Defaults = Mapping[str, Any]
 
 _UNUSED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
 
@@ -31,7 +32,7 @@ class Model:
     arch: ClassVar[gguf.MODEL_ARCH]
     model_types: ClassVar[tuple[str, ...]] = ()
     """config.json's `model_type` for which transformers would fill in `defaults`."""
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Defaults] = {}
     """What transformers 4.57's configuration class holds where config.json is silent."""
 
     def __init__(self, folder: Path, values: Mapping[str, Any], hf_name: str) -> None:
@@ -89,7 +90,16 @@ class Model:
                 f"{len(left)} tensors belong to sets that are not complete: {shown(left[0])}",
                 "the checkpoint is incomplete: fetch it again",
             )
+        self._check_layers(outputs)
         return list(outputs.values())
+
+    def _check_layers(self, names: Iterable[str]) -> None:
+        there = {int(name.split(".")[1]) for name in names if name.startswith("blk.")}
+        if missing := set(range(self.n_layer)) - there:
+            raise ConvertError(
+                f"config.json says {self.n_layer} layers, and the weights have none for layer {min(missing)}",
+                "the checkpoint is incomplete, or config.json is of another model: fetch it again",
+            )
 
     def _named(self, checkpoint: Checkpoint, kv: gguf.GGUFWriter) -> Iterator[tuple[str, Weight]]:
         yield from self.extra_tensors(kv)
@@ -182,7 +192,10 @@ class Model:
         kv.add_rope_scaling_orig_ctx_len(positive("original_max_position_embeddings", trained))
         settings = (
             ("extrapolation_factor", kv.add_rope_scaling_yarn_ext_factor),
-            ("attention_factor" if "attention_factor" in rope else "attn_factor", kv.add_rope_scaling_yarn_attn_factor),
+            (
+                "attention_factor" if "attention_factor" in rope else "attn_factor",
+                kv.add_rope_scaling_yarn_attn_factor,
+            ),
             ("beta_fast", kv.add_rope_scaling_yarn_beta_fast),
             ("beta_slow", kv.add_rope_scaling_yarn_beta_slow),
         )

@@ -12,7 +12,7 @@ import gguf
 from llmrun.convert.checkpoint import Checkpoint, open_checkpoint
 from llmrun.convert.config import architecture_name, read_config
 from llmrun.convert.encode import OUTTYPES, Output, file_type, wanted_type
-from llmrun.convert.files import shown
+from llmrun.convert.files import is_needed, shown
 from llmrun.convert.metadata import count_parameters, find_metadata
 from llmrun.convert.model import Model
 from llmrun.convert.registry import find_model
@@ -102,7 +102,8 @@ def checked_folder(folder: Path) -> Path:
         raise NotFoundError(f"{folder} does not exist", "give a checkpoint's folder, or its repository as org/name")
     if not folder.is_dir():
         raise ConvertError(f"{folder} is no folder", "give the folder that holds config.json and *.safetensors")
-    return folder.resolve()
+    folder = folder.absolute()
+    return folder.resolve() if ".." in folder.parts else folder
 
 
 def _refuse_quantized(values: dict[str, object]) -> None:
@@ -139,6 +140,8 @@ def _output_path(
         )
         stem = "".join("_" if char in '/\\:*?"<>|' or not char.isprintable() else char for char in stem)
         out = out / f"{stem[:200]}.gguf"
+    if out.parent.resolve() == folder.resolve() and is_needed(out.name):
+        raise UsageError(f"{out.name} is a part of the checkpoint", "name another output file")
     return checked_output(out, force)
 
 

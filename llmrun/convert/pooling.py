@@ -38,10 +38,10 @@ def _pooling_type(path: Path) -> gguf.PoolingType:
     for mode in ("mean_tokens", "cls_token", "lasttoken"):
         if pooling.get(f"pooling_mode_{mode}"):
             return _MODES[mode.partition("_")[0]]
-    mode = pooling.get("pooling_mode")
-    if mode not in _MODES:
+    named = pooling.get("pooling_mode")
+    if named not in _MODES:
         raise ConvertError(
             f"{path.parent.name}/config.json pools in a way llama.cpp does not (it knows mean, cls and last token)",
             "nothing can be done about it here",
         )
-    return _MODES[mode]
+    return _MODES[named]

@@ -52,7 +52,8 @@ def find_model(hf_name: str) -> type[Model]:
     if place is None:
         near = difflib.get_close_matches(hf_name, ARCHITECTURES, n=4, cutoff=0.4)
         raise ConvertError(
-            f"architecture {shown(hf_name)} is not supported" + (f"; near ones are {', '.join(near)}" if near else ""),
+            f"architecture {shown(hf_name)} is not supported"
+            + (f"; near ones are {', '.join(near)}" if near else ""),
             "--converter PATH runs llama.cpp's own convert_hf_to_gguf.py instead",
         )
     module, _, name = place.partition(".")

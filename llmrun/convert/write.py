@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -10,7 +11,9 @@ import gguf
 import numpy as np
 
 from llmrun.convert.encode import Output, encode
-from llmrun.errors import ConvertError
+from llmrun.errors import ConvertError, ModelFileError
+from llmrun.gguf.check import check_model
+from llmrun.gguf.header import open_header
 from llmrun.report import Report
 
 _TASK = "convert"
@@ -41,7 +44,14 @@ def write_file(path: Path, kv: gguf.GGUFWriter, outputs: Sequence[Output], repor
         os.fsync(kv.fout[0].fileno())
         kv.close()
         size_bytes = part.stat().st_size
-        os.replace(part, path)
+        # llama.cpp aborts on some of what a strange config.json leads to.
+        check_model(open_header(part))
+        part.replace(path)
+    except ModelFileError as error:
+        raise ConvertError(
+            f"the converted file could not be run: {error.message}",
+            "nothing was written; compare config.json with the one at the model's source",
+        ) from None
     except OSError as error:
         raise ConvertError(
             f"{path} could not be written: {error.strerror or error}",
@@ -73,8 +83,6 @@ def _write_tensors(file: BinaryIO, outputs: Sequence[Output], alignment: int, re
 
 def _discard(kv: gguf.GGUFWriter, part: Path) -> None:
     for file in kv.fout or []:
-        try:
+        with suppress(OSError):  # a full disk: its last buffer cannot be written, and the file goes anyway
             file.close()
-        except OSError:
-            pass  # a full disk: its last buffer cannot be written, and the file goes anyway
     part.unlink(missing_ok=True)

@@ -1,8 +1,10 @@
 """BERT and its relatives, converted for embeddings and reranking: the heads for training are left out."""
 
+from typing import ClassVar
+
 import gguf
 
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.pooling import add_pooling
 from llmrun.convert.vocab import bpe, unigram, wordpiece
 from llmrun.convert.vocab.tokenizer import VocabularyWish
@@ -14,12 +16,12 @@ _UNUSED = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias"
 class Bert(Model):
     arch = gguf.MODEL_ARCH.BERT
     model_types = ("bert",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 30522, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "max_position_embeddings": 512, "type_vocab_size": 2,
         "layer_norm_eps": 1e-12, "pad_token_id": 0,
     }  # fmt: skip
-    prefixes = ("bert.",)
+    prefixes: ClassVar[tuple[str, ...]] = ("bert.",)
 
     @property
     def labels(self) -> list[str]:
@@ -59,7 +61,7 @@ class Bert(Model):
 
 class DistilBert(Bert):
     model_types = ("distilbert",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 30522, "dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12,
         "max_position_embeddings": 512, "pad_token_id": 0,
     }  # fmt: skip
@@ -78,7 +80,7 @@ class Roberta(Bert):
     """Positions start behind the padding id, so the first rows of their table are never used."""
 
     model_types = ("roberta",)
-    defaults = {**Bert.defaults, "vocab_size": 50265, "pad_token_id": 1}
+    defaults: ClassVar[Defaults] = {**Bert.defaults, "vocab_size": 50265, "pad_token_id": 1}
     prefixes = ("roberta.", "bert.")
 
     @property
@@ -103,9 +105,8 @@ class Roberta(Bert):
 
 class XLMRoberta(Roberta):
     model_types = ("xlm-roberta",)
-    defaults = {**Bert.defaults, "pad_token_id": 1}
+    defaults: ClassVar[Defaults] = {**Bert.defaults, "pad_token_id": 1}
     prefixes = ("roberta.", "bert.")
 
     def add_vocabulary(self, kv: gguf.GGUFWriter, wish: VocabularyWish) -> None:
         unigram.add(kv, self.tokenizer, self.config, wish)
-

@@ -1,10 +1,12 @@
 """Falcon: queries, keys and values stored in one tensor, by groups of heads."""
 
+from typing import ClassVar
+
 import gguf
 import numpy as np
 
 from llmrun.convert.encode import file_type
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.weight import Array, Weight, changed
 from llmrun.errors import ConvertError
 
@@ -12,7 +14,7 @@ from llmrun.errors import ConvertError
 class Falcon(Model):
     arch = gguf.MODEL_ARCH.FALCON
     model_types = ("falcon",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
         "layer_norm_epsilon": 1e-5, "multi_query": True, "new_decoder_architecture": False,
     }  # fmt: skip
@@ -28,7 +30,9 @@ class Falcon(Model):
     def add_parameters(self, kv: gguf.GGUFWriter, wanted: gguf.GGMLQuantizationType) -> None:
         config = self.config
         if config.get("alibi"):
-            raise ConvertError("this Falcon places tokens by ALiBi, which llama.cpp's Falcon does not", "take another")
+            raise ConvertError(
+                "this Falcon places tokens by ALiBi, which llama.cpp's Falcon does not", "take another"
+            )
         n_embd = config.integer("hidden_size", "n_embed")
         kv.add_context_length(2048)  # not in config.json
         kv.add_tensor_data_layout("jploski")

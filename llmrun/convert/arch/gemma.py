@@ -1,12 +1,12 @@
 """Gemma 1, 2 and 3 (text): norms stored less one, a vocabulary that adds no space before a text."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gguf
 
 from llmrun.convert.config import number
 from llmrun.convert.encode import file_type
-from llmrun.convert.model import Model, Tensors, plus_one
+from llmrun.convert.model import Defaults, Model, Tensors, plus_one
 from llmrun.convert.vocab import rank_bpe, sentencepiece
 from llmrun.convert.vocab.tokenizer import VocabularyWish
 from llmrun.convert.weight import Weight, rows
@@ -15,8 +15,8 @@ from llmrun.errors import ConvertError
 
 class Gemma(Model):
     arch = gguf.MODEL_ARCH.GEMMA
-    model_types = ("gemma",)
-    defaults = {
+    model_types: ClassVar[tuple[str, ...]] = ("gemma",)
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28,
         "num_attention_heads": 16, "num_key_value_heads": 16, "head_dim": 256,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
@@ -58,7 +58,7 @@ class Gemma(Model):
 class Gemma2(Gemma):
     arch = gguf.MODEL_ARCH.GEMMA2
     model_types = ("gemma2",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 256000, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "sliding_window": 4096,
@@ -79,7 +79,7 @@ class Gemma2(Gemma):
 class Gemma3(Gemma):
     arch = gguf.MODEL_ARCH.GEMMA3
     model_types = ("gemma3_text", "gemma3")
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
         "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,

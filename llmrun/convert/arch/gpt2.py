@@ -1,16 +1,18 @@
 """GPT-2: matrices stored with rows and columns changed over, attention masks stored among the weights."""
 
+from typing import ClassVar
+
 import gguf
 
 from llmrun.convert.encode import file_type
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.weight import Weight, transposed
 
 
 class GPT2(Model):
     arch = gguf.MODEL_ARCH.GPT2
     model_types = ("gpt2",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
         "layer_norm_epsilon": 1e-5,
     }  # fmt: skip

@@ -1,14 +1,17 @@
 """Granite: Llama with four multipliers."""
 
+from typing import ClassVar
+
 import gguf
 
 from llmrun.convert.arch.llama import Llama, with_kv_heads
+from llmrun.convert.model import Defaults
 
 
 class Granite(Llama):
     arch = gguf.MODEL_ARCH.GRANITE
     model_types = ("granite",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         **{name: value for name, value in Llama.defaults.items() if name != "head_dim"},
         "embedding_multiplier": 1.0, "logits_scaling": 1.0, "residual_multiplier": 1.0,
         "attention_multiplier": 1.0,

@@ -1,13 +1,13 @@
 """Llama 1 to 3: rotary order undone, rope factors of 3.1, and the choice among three kinds of vocabulary."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import gguf
 import numpy as np
 
 from llmrun.convert.config import Config, number
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.vocab import bpe, rank_bpe, sentencepiece
 from llmrun.convert.vocab.tokenizer import TokenizerFiles, VocabularyWish
 from llmrun.convert.weight import Weight, permuted, values
@@ -17,7 +17,7 @@ from llmrun.errors import ConvertError
 class Llama(Model):
     arch = gguf.MODEL_ARCH.LLAMA
     model_types = ("llama",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": None, "max_position_embeddings": 2048,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "head_dim": None,
@@ -35,7 +35,10 @@ class Llama(Model):
     def extra_tensors(self, kv: gguf.GGUFWriter) -> Tensors:
         rope = self.config.rope.get("full_attention", self.config.rope)
         if str(rope.get("rope_type", "")).lower() == "llama3":
-            yield f"{gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FREQS]}.weight", values(llama3_factors(rope, self.config))
+            yield (
+                f"{gguf.TENSOR_NAMES[gguf.MODEL_TENSOR.ROPE_FREQS]}.weight",
+                values(llama3_factors(rope, self.config)),
+            )
 
     def tensors(self, name: str, weight: Weight, layer: int | None) -> Tensors:
         if name.endswith(("q_proj.weight", "q_proj.bias")):
@@ -88,9 +91,7 @@ def llama3_factors(rope: dict[str, Any], config: Config) -> list[float]:
     return factors
 
 
-def add_llama_vocabulary(
-    kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: VocabularyWish
-) -> None:
+def add_llama_vocabulary(kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: VocabularyWish) -> None:
     """tokenizer.model, else a tokenizer.json of the same kind, else byte-level BPE (Llama 3)."""
     prefix = files.config.get("add_prefix_space")
     if isinstance(prefix, bool):

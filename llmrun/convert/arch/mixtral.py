@@ -1,15 +1,16 @@
 """Mixtral: Mistral with stacked experts."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from llmrun.convert.arch.mistral import Mistral
-from llmrun.convert.model import Experts, Tensors
+from llmrun.convert.model import Defaults, Experts, Tensors
 from llmrun.convert.weight import Weight
 
 
 class Mixtral(Mistral):
     model_types = ("mixtral",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         **Mistral.defaults, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
         "num_local_experts": 8, "num_experts_per_tok": 2,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Phi-3 and Phi-4: rope factors for long contexts, and added tokens taken from tokenizer.json too."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar, TypeGuard
 
 import gguf
 from gguf import TokenType
@@ -9,7 +9,7 @@ from gguf import TokenType
 from llmrun.convert.arch.llama import with_kv_heads
 from llmrun.convert.config import number, positive
 from llmrun.convert.encode import file_type
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.vocab import bpe, rank_bpe, sentencepiece
 from llmrun.convert.vocab.tokenizer import VocabularyWish
 from llmrun.convert.weight import values
@@ -19,7 +19,7 @@ from llmrun.errors import ConvertError
 class Phi3(Model):
     arch = gguf.MODEL_ARCH.PHI3
     model_types = ("phi3",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": None, "max_position_embeddings": 4096,
         "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -67,9 +67,9 @@ class Phi3(Model):
         long, short = rope.get("long_factor"), rope.get("short_factor")
         if not long:
             return
-        if not _are_factors(long, self.rope_dims) or not _are_factors(short, self.rope_dims):
+        if not (_are_factors(long, self.rope_dims) and _are_factors(short, self.rope_dims)):
             raise ConvertError(
-                f"config.json: rope_scaling's long_factor and short_factor are not {self.rope_dims // 2} numbers each",
+                f"config.json: rope_scaling's factors are not {self.rope_dims // 2} numbers each",
                 "fetch config.json again",
             )
         kv.add_rope_scaling_attn_factors(self._attention_factor())
@@ -104,7 +104,7 @@ class Phi3(Model):
         sentencepiece.add_llama(kv, tokens, files, self.config, wish)
 
 
-def _are_factors(factors: Any, rope_dims: int) -> bool:
+def _are_factors(factors: Any, rope_dims: int) -> TypeGuard[list[float]]:
     return (
         isinstance(factors, list)
         and len(factors) == rope_dims / 2

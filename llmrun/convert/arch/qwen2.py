@@ -1,13 +1,13 @@
 """Qwen2 and 2.5, dense and with experts; embedding models among them state their pooling."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gguf
 
 from llmrun.convert.arch.llama import with_kv_heads
 from llmrun.convert.config import Config
-from llmrun.convert.model import Experts, Model, Tensors
+from llmrun.convert.model import Defaults, Experts, Model, Tensors
 from llmrun.convert.pooling import add_pooling
 from llmrun.convert.vocab import bpe, sentencepiece
 from llmrun.convert.vocab.tokenizer import VocabularyWish
@@ -21,7 +21,7 @@ COMMON = {
 class Qwen2(Model):
     arch = gguf.MODEL_ARCH.QWEN2
     model_types = ("qwen2",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         **COMMON, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 32,
     }  # fmt: skip
@@ -46,7 +46,7 @@ class Qwen2(Model):
 class Qwen2Moe(Model):
     arch = gguf.MODEL_ARCH.QWEN2MOE
     model_types = ("qwen2_moe",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         **COMMON, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24,
         "num_attention_heads": 16, "num_key_value_heads": 16, "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632, "num_experts": 60, "num_experts_per_tok": 4,

@@ -1,19 +1,20 @@
 """StableLM: part of each head rotated, and (in the 12B) one norm a head for queries and keys."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import gguf
 
 from llmrun.convert.config import number
 from llmrun.convert.encode import file_type
-from llmrun.convert.model import Model, Tensors
+from llmrun.convert.model import Defaults, Model, Tensors
 from llmrun.convert.weight import Weight, stack
 
 
 class StableLM(Model):
     arch = gguf.MODEL_ARCH.STABLELM
     model_types = ("stablelm",)
-    defaults = {
+    defaults: ClassVar[Defaults] = {
         "vocab_size": 50304, "hidden_size": 2560, "intermediate_size": 6912, "num_hidden_layers": 32,
         "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
         "layer_norm_eps": 1e-5, "rope_theta": 10000, "partial_rotary_factor": 0.25,

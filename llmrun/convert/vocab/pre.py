@@ -44,7 +44,9 @@ def _encodings(tokenizer: FastTokenizer) -> Iterator[list[int]]:
     """CHECK_TEXT as the tokenizer encodes it, then as it would without what fine-tunes add or change."""
     yield tokenizer.encode(CHECK_TEXT)
     special = tokenizer.special
-    ends = [tokenizer.vocab.get(str(special[name])) for name in ("bos_token", "cls_token", "eos_token") if name in special]
+    ends = [
+        tokenizer.vocab.get(str(special[name])) for name in ("bos_token", "cls_token", "eos_token") if name in special
+    ]
     backends = [tokenizer.backend, tokenizer.without_added(keep_special=True), tokenizer.without_added(False)]
     for backend in backends:
         ids = list(backend.encode(CHECK_TEXT, add_special_tokens=False).ids)
@@ -67,8 +69,9 @@ def _unknown(tokenizer: FastTokenizer) -> ConvertError:
     return ConvertError(
         f"the tokenizer's way of splitting text is not known ({shown(what)}, "
         f"check-sum {_check_sum(tokenizer.encode(CHECK_TEXT))[:16]})",
-        f"its pattern is that of {like}: give --pre {like}" if like else
-        "if you know which published tokenizer splits text like this one, name it: --pre NAME (such as qwen2)",
+        f"its pattern is that of {like}: give --pre {like}"
+        if like
+        else "if you know which published tokenizer splits text like this one, name it: --pre NAME (such as qwen2)",
     )
 
 

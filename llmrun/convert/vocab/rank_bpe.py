@@ -11,7 +11,7 @@ from gguf import TokenType
 
 from llmrun.convert.config import Config
 from llmrun.convert.vocab.bpe import WORD_START, check_size, looks_special, merge_lines
-from llmrun.convert.vocab.sentencepiece import Piece, add_llama, fillers
+from llmrun.convert.vocab.sentencepiece import add_llama, fillers
 from llmrun.convert.vocab.tokenizer import FastTokenizer, TokenizerFiles, VocabularyWish
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -36,7 +36,11 @@ def add(kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: Vocabu
         # What no merge makes ranks after all that one does, in id order.
         rank = ranks.setdefault(text, len(ranks))
         is_byte = _BYTE.fullmatch(text) is not None
-        tokens[id] = (text.encode(), 0.0 if is_byte else -float(rank), TokenType.BYTE if is_byte else TokenType.NORMAL)
+        tokens[id] = (
+            text.encode(),
+            0.0 if is_byte else -float(rank),
+            TokenType.BYTE if is_byte else TokenType.NORMAL,
+        )
     for id, token in tokenizer.added.items():
         special = token.special or looks_special(token.content)
         text = token.content if special else token.content.replace(WORD_START, " ")
@@ -47,8 +51,7 @@ def add(kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: Vocabu
 def prepends_space(files: TokenizerFiles) -> bool:
     """Whether tokenizer.json puts a word start before a text, as llama.cpp does unless told otherwise."""
     tokenizer = files.tokenizer or {}
-    steps = [*_flat(tokenizer.get("normalizer"), "normalizers"), *_flat(tokenizer.get("pre_tokenizer"), "pretokenizers")]
-    for step in steps:
+    for step in [*flat_steps(tokenizer.get("normalizer")), *flat_steps(tokenizer.get("pre_tokenizer"))]:
         if step.get("type") == "Prepend":
             return True
         if step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never":
@@ -56,8 +59,9 @@ def prepends_space(files: TokenizerFiles) -> bool:
     return False
 
 
-def _flat(step: object, parts: str) -> list[dict[str, object]]:
+def flat_steps(step: object) -> list[dict[str, object]]:
+    """A normalizer or pre-tokenizer of tokenizer.json as the list of its steps."""
     if not isinstance(step, dict):
         return []
-    inner = step.get(parts)
-    return [part for one in inner for part in _flat(one, parts)] if isinstance(inner, list) else [step]
+    inner = step.get("normalizers") or step.get("pretokenizers")
+    return [part for one in inner for part in flat_steps(one)] if isinstance(inner, list) else [step]

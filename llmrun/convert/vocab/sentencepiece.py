@@ -69,9 +69,7 @@ def piece_list(model: SentencePieceModel, wish: VocabularyWish) -> list[Piece]:
     return tokens
 
 
-def add_declared(
-    tokens: list[Piece], files: TokenizerFiles, wish: VocabularyWish, as_declared: bool = False
-) -> None:
+def add_declared(tokens: list[Piece], files: TokenizerFiles, wish: VocabularyWish, as_declared: bool = False) -> None:
     """Writes added_tokens.json's and tokenizer_config.json's tokens over the pieces of their ids.
 
     `as_declared`: texts and flags as they are, where otherwise what looks special is, and word starts are spaces.

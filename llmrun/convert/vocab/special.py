@@ -52,7 +52,7 @@ def add_special(
 def special_ids(
     files: TokenizerFiles, config: Config, post: PostProcessor, wish: VocabularyWish, kinds: Sequence[str]
 ) -> dict[str, int]:
-    """Ids by kind: the named tokens of tokenizer_config.json first, then config.json's ids, then what its lists add."""
+    """Ids by kind: the tokens that tokenizer_config.json names, then config.json's ids, then what its lists add."""
     found: dict[str, int] = {}
     by_text = {token.get("content"): token.get("id") for token in reversed(files.added_tokens)}
     if files.has_config:
@@ -122,4 +122,3 @@ def normalizer_settings(normalizer: Any) -> dict[str, bool]:
     if kind == "BertNormalizer":
         return {n: normalizer[n] for n in ("lowercase", "strip_accents") if isinstance(normalizer.get(n), bool)}
     return {}
-

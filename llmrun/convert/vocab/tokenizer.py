@@ -296,7 +296,9 @@ def _special_tokens(
 
 
 def _added(token: Mapping[str, Any]) -> AddedToken:
-    flags = {name: token[name] for name in ("single_word", "lstrip", "rstrip", "normalized", "special") if name in token}
+    flags = {
+        name: token[name] for name in ("single_word", "lstrip", "rstrip", "normalized", "special") if name in token
+    }
     return AddedToken(token["content"], **{name: bool(value) for name, value in flags.items()})
 
 

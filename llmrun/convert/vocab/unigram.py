@@ -10,7 +10,7 @@ from gguf import TokenType
 
 from llmrun.convert.config import Config
 from llmrun.convert.vocab.bpe import check_size
-from llmrun.convert.vocab.rank_bpe import prepends_space
+from llmrun.convert.vocab.rank_bpe import flat_steps, prepends_space
 from llmrun.convert.vocab.sentencepiece import Piece, fillers, read_model
 from llmrun.convert.vocab.special import add_special
 from llmrun.convert.vocab.tokenizer import FastTokenizer, TokenizerFiles, VocabularyWish
@@ -31,8 +31,8 @@ def add(kv: gguf.GGUFWriter, files: TokenizerFiles, config: Config, wish: Vocabu
             raise files.missing() if files.tokenizer is None else _no_unigram()
         tokens = _json_tokens(FastTokenizer(files, config.get("model_type")), wish)
         charsmap = _charsmap((files.tokenizer or {}).get("normalizer"))
-        # llama.cpp's converter takes add_prefix_space of tokenizer_config.json, which says nothing of this tokenizer.
-        prefix, trims = prepends_space(files), bool(files.config.get("clean_up_tokenization_spaces", False))
+        # llama.cpp's converter takes two settings of tokenizer_config.json that say nothing of this tokenizer.
+        prefix, trims = prepends_space(files), _joins_spaces(files)
     kv.add_tokenizer_model("t5")
     kv.add_tokenizer_pre("default")
     kv.add_token_list([text for text, _, _ in tokens])
@@ -63,7 +63,7 @@ def _json_tokens(tokenizer: FastTokenizer, wish: VocabularyWish) -> list[Piece]:
     check_size(max(tokenizer.vocab.values(), default=-1) + 1, wish.n_tokens)
     tokens = fillers(wish.n_tokens)
     special = {tokenizer.vocab.get(str(token)) for token in tokenizer.special.values()}
-    unknown = tokenizer.vocab.get(str(tokenizer.special.get("unk_token")), model.get("unk_id", 3))
+    unknown = tokenizer.vocab.get(str(tokenizer.special.get("unk_token")), (model or {}).get("unk_id", 3))
     for id, (text, score) in enumerate(vocab):
         type = TokenType.NORMAL
         if id == unknown:
@@ -78,6 +78,16 @@ def _json_tokens(tokenizer: FastTokenizer, wish: VocabularyWish) -> list[Piece]:
             type = TokenType.CONTROL if token.special else TokenType.USER_DEFINED
             tokens[id] = (token.content.encode(), 0.0, type)
     return tokens
+
+
+def _joins_spaces(files: TokenizerFiles) -> bool:
+    """Whether tokenizer.json treats a run of spaces as one."""
+    tokenizer = files.tokenizer or {}
+    splits = any(step.get("type") == "WhitespaceSplit" for step in flat_steps(tokenizer.get("pre_tokenizer")))
+    return splits or any(
+        step.get("type") == "Replace" and step.get("pattern") == {"Regex": " {2,}"}
+        for step in flat_steps(tokenizer.get("normalizer"))
+    )
 
 
 def _charsmap(normalizer: Any) -> bytes:
