@@ -26,6 +26,7 @@ COMMANDS = {
     "alias": ("alias", "Give a model a name of your own."),
     "bench": ("bench", "Measure how fast models are here."),
     "quantize": ("quantize", "Make a smaller file of a model."),
+    "convert": ("convert", "Turn a Hugging Face checkpoint into a GGUF file."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
     "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),

@@ -18,7 +18,7 @@ _KEPT_LINES = 40
 
 
 def convert_externally(
-    folder: Path, out: Path, converter: Path, *, type: str = "auto", force: bool = False, report: Report
+    folder: Path, out: Path | None, converter: Path, *, type: str = "auto", force: bool = False, report: Report
 ) -> ConvertResult:
     """Runs `converter FOLDER --outtype TYPE --outfile FILE` and checks that FILE is a whole GGUF before it gets
     its name. A .py file runs in this Python, which must then have what it imports (torch, transformers).
@@ -27,7 +27,8 @@ def convert_externally(
     """
     start = time.monotonic()
     folder = checked_folder(folder)
-    out = checked_output(out, force)
+    out = folder if out is None else out
+    out = checked_output(out / f"{folder.name}-{type}.gguf" if out.is_dir() else out, force)
     if not converter.is_file():
         raise NotFoundError(f"--converter {converter} is no file", "give the path of convert_hf_to_gguf.py")
     part = out.with_name(f".{out.name}.{os.getpid()}.part")

@@ -1,7 +1,6 @@
-"""The files of a checkpoint folder: which of them conversion needs, and reading the small ones within bounds."""
+"""The small files of a checkpoint folder, read within bounds."""
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +8,6 @@ from llmrun.errors import ConvertError
 from llmrun.models.names import visible
 
 _MAX_JSON = 256 << 20  # the largest known tokenizer.json files are under 40 MB
-
-_SMALL = {
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "modules.json",
-    "README.md",
-    "sentencepiece.bpe.model",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-}
-
-
-def needed_files(names: Iterable[str]) -> list[str]:
-    """Of a repository's file names, those that conversion reads: shards, tokenizer, configuration, card."""
-    return sorted(name for name in names if is_needed(name))
-
-
-def is_needed(name: str) -> bool:
-    """Whether conversion reads the file of this name (with folders, by slashes)."""
-    folder, _, base = name.rpartition("/")
-    if folder == "additional_chat_templates":
-        return base.endswith(".jinja")
-    if folder:
-        # The pooling of a sentence-transformers model: 1_Pooling/config.json.
-        return base == "config.json" and folder.endswith("_Pooling")
-    return base in _SMALL or (base.startswith("model") and base.endswith(".safetensors"))
 
 
 def read_json(path: Path) -> Any:

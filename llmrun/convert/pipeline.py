@@ -5,10 +5,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from llmrun.convert.files import needed_files, shown
+from llmrun.convert.files import shown
 from llmrun.convert.plan import Plan, Preflight, make_plan
 from llmrun.convert.result import ConvertResult
 from llmrun.convert.write import write_file
+from llmrun.models.checkpoint import is_beside_weights
 from llmrun.report import Report
 
 _RECIPE = 1
@@ -89,12 +90,12 @@ def convert_cached(
 def local_revision(folder: Path) -> str:
     """A digest of a local checkpoint's state: its small files' contents, its shards' names, sizes and times."""
     digest = hashlib.sha256()
-    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    for name in needed_files(names):
-        path = folder / name
-        status = path.stat()
+    paths = [*folder.glob("*"), *folder.glob("*_Pooling/config.json"), *folder.glob("additional_chat_templates/*")]
+    for path in sorted(path for path in paths if path.is_file()):
+        name = path.relative_to(folder).as_posix()
         if name.endswith(".safetensors"):
+            status = path.stat()
             digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        else:
+        elif is_beside_weights(name):
             digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

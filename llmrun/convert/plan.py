@@ -12,13 +12,14 @@ import gguf
 from llmrun.convert.checkpoint import Checkpoint, open_checkpoint
 from llmrun.convert.config import architecture_name, read_config
 from llmrun.convert.encode import OUTTYPES, Output, file_type, wanted_type
-from llmrun.convert.files import is_needed, shown
+from llmrun.convert.files import shown
 from llmrun.convert.metadata import count_parameters, find_metadata
 from llmrun.convert.model import Model
 from llmrun.convert.registry import find_model
 from llmrun.convert.vocab.tokenizer import VocabularyWish
 from llmrun.convert.weight import stored
 from llmrun.errors import ConvertError, NotFoundError, UsageError
+from llmrun.models.checkpoint import is_beside_weights
 
 _HEADER_SLACK = 1 << 20
 
@@ -140,7 +141,7 @@ def _output_path(
         )
         stem = "".join("_" if char in '/\\:*?"<>|' or not char.isprintable() else char for char in stem)
         out = out / f"{stem[:200]}.gguf"
-    if out.parent.resolve() == folder.resolve() and is_needed(out.name):
+    if out.parent.resolve() == folder.resolve() and (is_beside_weights(out.name) or out.suffix == ".safetensors"):
         raise UsageError(f"{out.name} is a part of the checkpoint", "name another output file")
     return checked_output(out, force)
 

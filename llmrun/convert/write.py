@@ -2,15 +2,14 @@
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import gguf
-import numpy as np
 
 from llmrun.convert.encode import Output, encode
+from llmrun.convert.layout import ALIGNMENT, header
 from llmrun.errors import ConvertError, ModelFileError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import open_header
@@ -30,22 +29,15 @@ class Written:
 def write_file(path: Path, kv: gguf.GGUFWriter, outputs: Sequence[Output], report: Report) -> Written:
     """Writes beside `path`, then renames. Whatever ends it early, Ctrl-C included, leaves nothing behind."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    for output in outputs:
-        kv.add_tensor_info(
-            output.name, output.weight.shape, np.dtype(np.float32), output.n_bytes, raw_dtype=output.type
-        )
     try:
-        kv.write_header_to_file(part)
-        kv.write_kv_data_to_file()
-        kv.write_ti_data_to_file()
-        assert kv.fout is not None
-        odd = _write_tensors(kv.fout[0], outputs, kv.data_alignment, report)
-        kv.fout[0].flush()
-        os.fsync(kv.fout[0].fileno())
-        kv.close()
-        size_bytes = part.stat().st_size
+        with part.open("wb") as file:
+            file.write(header(kv, outputs))
+            odd = _write_tensors(file, outputs, report)
+            file.flush()
+            os.fsync(file.fileno())
         # llama.cpp aborts on some of what a strange config.json leads to.
         check_model(open_header(part))
+        size_bytes = part.stat().st_size
         part.replace(path)
     except ModelFileError as error:
         raise ConvertError(
@@ -58,14 +50,13 @@ def write_file(path: Path, kv: gguf.GGUFWriter, outputs: Sequence[Output], repor
             "nothing is left of it; free some space or name another output file",
         ) from None
     finally:
-        _discard(kv, part)
+        part.unlink(missing_ok=True)
     return Written(size_bytes, odd)
 
 
-def _write_tensors(file: BinaryIO, outputs: Sequence[Output], alignment: int, report: Report) -> dict[str, int]:
+def _write_tensors(file: BinaryIO, outputs: Sequence[Output], report: Report) -> dict[str, int]:
     total, done = sum(output.n_bytes for output in outputs), 0
     odd: dict[str, int] = {}
-    file.write(bytes(-file.tell() % alignment))
     for output in outputs:
         written = 0
         for piece in encode(output, odd):
@@ -77,12 +68,5 @@ def _write_tensors(file: BinaryIO, outputs: Sequence[Output], alignment: int, re
                 f"{output.name} came to {written} bytes instead of {output.n_bytes}", "please report this checkpoint"
             )
         done += written
-        file.write(bytes(-written % alignment))
+        file.write(bytes(-written % ALIGNMENT))
     return odd
-
-
-def _discard(kv: gguf.GGUFWriter, part: Path) -> None:
-    for file in kv.fout or []:
-        with suppress(OSError):  # a full disk: its last buffer cannot be written, and the file goes anyway
-            file.close()
-    part.unlink(missing_ok=True)

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from llmrun.models.quants import NamedFile
 
 _WEIGHTS = re.compile(r"model(?:-(?P<part>\d{5})-of-(?P<count>\d{5}))?\.safetensors")
-_BESIDE = re.compile(r"[^/]+\.(?:json|model|jinja)|merges\.txt|vocab\.txt|LICENSE[^/]*")
+_BESIDE = re.compile(
+    r"[^/]+\.(?:json|model|jinja)|merges\.txt|vocab\.txt|README\.md|LICENSE[^/]*"
+    r"|additional_chat_templates/[^/]+\.jinja|[^/]*_Pooling/config\.json"
+)
 _NOT_NEEDED = {"trainer_state.json", "training_args.json", "all_results.json", "train_results.json"}
 
 
 def checkpoint_files(files: Sequence[NamedFile]) -> tuple[NamedFile, ...]:
-    """Weights, configuration and tokenizer, at the top of the repo; empty where it is no whole checkpoint."""
+    """Weights, configuration, tokenizer and model card; empty where the repo holds no whole checkpoint."""
     here = {file.name: file for file in files}
     single = "model.safetensors" in here
     parts = {name: match for name in here if (match := _WEIGHTS.fullmatch(name)) and match["count"]}
@@ -19,5 +22,10 @@ def checkpoint_files(files: Sequence[NamedFile]) -> tuple[NamedFile, ...]:
     if "config.json" not in here or not (single or whole):
         return ()
     weights = ["model.safetensors"] if single else sorted(parts)
-    beside = [name for name in here if _BESIDE.fullmatch(name) and name not in _NOT_NEEDED]
+    beside = [name for name in here if is_beside_weights(name)]
     return tuple(here[name] for name in weights + sorted(beside))
+
+
+def is_beside_weights(name: str) -> bool:
+    """Whether conversion reads this file (with its folder, by slashes) beside the weights."""
+    return _BESIDE.fullmatch(name) is not None and name not in _NOT_NEEDED

@@ -30,22 +30,14 @@ def token_list(tokenizer: FastTokenizer, n_tokens: int) -> tuple[list[str], list
     # Where ids have holes, the library may give an added token the id of another one; it decodes to the added one.
     by_id = {id: text for text, id in tokenizer.vocab.items()} | {id: token.content for id, token in added.items()}
     check_size(max(by_id, default=-1) + 1, n_tokens)
-    tokens, types = [], []
-    for id in range(n_tokens):
-        token = by_id.get(id)
-        if token is None:
-            token, type = f"[PAD{id}]", TokenType.UNUSED
-        elif id not in added:
-            type = TokenType.NORMAL
-        else:
-            if not added[id].normalized:
-                token = tokenizer.normal_form(token)
-            if added[id].special or looks_special(token):
-                type = TokenType.CONTROL
-            else:
-                token, type = token.replace(WORD_START, " "), TokenType.USER_DEFINED
-        tokens.append(token)
-        types.append(type)
+    normal, unused = int(TokenType.NORMAL), int(TokenType.UNUSED)
+    tokens = [by_id[id] if id in by_id else f"[PAD{id}]" for id in range(n_tokens)]
+    types = [normal if id in by_id else unused for id in range(n_tokens)]
+    for id, token in added.items():
+        text = token.content if token.normalized else tokenizer.normal_form(token.content)
+        is_control = token.special or looks_special(text)
+        tokens[id] = text if is_control else text.replace(WORD_START, " ")
+        types[id] = int(TokenType.CONTROL if is_control else TokenType.USER_DEFINED)
     return tokens, types
 
 
