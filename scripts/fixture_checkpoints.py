@@ -50,6 +50,7 @@ def make(fixture: Fixture, root: Path) -> Path:
     config = getattr(transformers, fixture.config_class)(**fixture.config)
     with transformers.modeling_utils.no_init_weights():
         model = getattr(transformers, fixture.model_class).from_config(config)
+    model.tie_weights()
     fill(model)
     model = model.to(getattr(torch, fixture.dtype)).eval()
     model.save_pretrained(folder, max_shard_size=fixture.shard_size)

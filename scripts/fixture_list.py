@@ -111,7 +111,7 @@ def llama_like(t: Tokenizers) -> Iterator[Fixture]:
         "LlamaConfig",
         {**_SMALL, "vocab_size": 512, "attention_bias": True, "mlp_bias": True, "max_position_embeddings": 8192,
          "rope_scaling": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 512,
-                          "beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": 1.2}},
+                          "beta_fast": 32.0, "beta_slow": 1.0}},
         t.spm(chat_template=[{"name": "default", "template": _CHATML}, {"name": "tool use", "template": "x"}]),
         dtype="float32", drop=("head_dim", "num_key_value_heads"), set={"num_key_value_heads": 2},
     )  # fmt: skip
@@ -207,7 +207,7 @@ def qwens(t: Tokenizers) -> Iterator[Fixture]:
         "qwen3_moe", "Tiny-Qwen3-30B-A3B", "experts, q and k norms, rows that no Q8_0 block fits",
         "Qwen3MoeConfig",
         {**_SMALL, "head_dim": 32, "vocab_size": 416, "num_experts": 4, "num_experts_per_tok": 2,
-         "moe_intermediate_size": 40, "tie_word_embeddings": False, "rope_theta": 1000000.0},
+         "norm_topk_prob": True, "moe_intermediate_size": 40, "tie_word_embeddings": False, "rope_theta": 1000000.0},
         t.trained(small, special, ["<tool_call>"]), pre="qwen2",
     )  # fmt: skip
 
@@ -404,4 +404,7 @@ def _xlm_json(folder: Path) -> None:
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     # The published models' form, and the only one the reference reads.
     tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][0]
+    tokenizer["pre_tokenizer"] = {
+        "type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, tokenizer["pre_tokenizer"]],
+    }  # fmt: skip
     path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")

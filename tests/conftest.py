@@ -1,10 +1,12 @@
 """Fixtures for all tests: a tiny model, the real one, and a clean home for each test."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import remove_fixtures
 from tests.real import gemma3_path, smollm2_path
 from tests.tiny import tiny_gguf
 
@@ -41,3 +43,10 @@ def smollm2() -> Path:
 def gemma3() -> Path:
     """A real model whose layers slide, but for every sixth."""
     return gemma3_path()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def carried_checkpoints() -> Iterator[None]:
+    """Unpacked where a test asks for one, and gone when the tests are over."""
+    yield
+    remove_fixtures()

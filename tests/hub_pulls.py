@@ -28,10 +28,10 @@ CHECKPOINT = {
     "model-00002-of-00002.safetensors": model(2),
     "model.safetensors.index.json": b"{}",
     "tokenizer.json": b"{ }",
+    "README.md": README,
     "consolidated.safetensors": model(3),
     "onnx/model.onnx": model(4),
     "pytorch_model.bin": model(5),
-    "README.md": README,
 }
 
 

@@ -204,7 +204,7 @@ def test_a_repo_of_safetensors_comes_as_a_checkpoint(hub: Hub) -> None:
     assert offer.kind == "checkpoint"
     found = pull("mock/raw")
     assert found == Found((snapshot(hub, "mock/raw"),), "checkpoint", "mock/raw")
-    assert sorted(path.name for path in found.paths[0].iterdir()) == sorted(list(CHECKPOINT)[:5])
+    assert sorted(path.name for path in found.paths[0].iterdir()) == sorted(list(CHECKPOINT)[:6])
     assert hf.locate(want("mock/raw"), Store()) == found
     hub.add("mock/bin", {"config.json": b"{}", "pytorch_model.bin": model(5)})
     assert isinstance(failure("mock/bin"), NotFoundError)
@@ -224,7 +224,7 @@ def test_a_checkpoint_beside_gguf_files_is_fetched_for_conversion(hub: Hub, monk
     hub.add("mock/both", CHECKPOINT | QUANTS)
     ref = HubRef("mock/both")
     folder = hf.fetch_checkpoint(ref, Quiet())
-    assert sorted(path.name for path in folder.iterdir()) == sorted(list(CHECKPOINT)[:5])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(list(CHECKPOINT)[:6])
     with pytest.raises(NotFoundError, match="no whole safetensors checkpoint"):
         hf.fetch_checkpoint(HubRef("mock/repo"), Quiet())
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -261,7 +261,7 @@ def test_without_the_right_to_link_files_are_moved(hub: Hub, monkeypatch: pytest
     assert report.notes == ["this system allows no symbolic links: the files are kept without them"]
     assert [path.read_bytes() for path in found.paths] == list(parts.values())
     hub.add("mock/raw", CHECKPOINT)
-    assert sorted(path.name for path in pull("mock/raw").paths[0].iterdir()) == sorted(list(CHECKPOINT)[:5])
+    assert sorted(path.name for path in pull("mock/raw").paths[0].iterdir()) == sorted(list(CHECKPOINT)[:6])
     sizes = [path.stat().st_size for path in hf_cache.repo_folder("mock/split").rglob("*.gguf")]
     assert sum(sizes) == sum(map(len, parts.values()))
     assert list((hf_cache.repo_folder("mock/split") / "blobs").iterdir()) == []

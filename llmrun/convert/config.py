@@ -1,6 +1,6 @@
 """config.json as an architecture reads it: class defaults filled in, values checked, rope settings in one place."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ class Config:
 
     def get(self, *names: str) -> Any:
         """The value, or None where it is absent or null."""
-        return next((self.values[name] for name in names if name in self.values), None)
+        return self.values.get(self._present(names))
+
+    def _present(self, names: Sequence[str]) -> str:
+        return next((name for name in names if name in self.values), names[0])
 
     def integer(self, *names: str) -> int:
         value = self.optional_integer(*names)
@@ -36,7 +39,7 @@ class Config:
         if value is None:
             return None
         if type(value) is not int or not 0 <= value <= _MAX_INT:
-            raise ConvertError(f"config.json: {names[0]} is {shown(repr(value))}, not a count", _DAMAGED)
+            raise ConvertError(f"config.json: {self._present(names)} is {shown(repr(value))}, not a count", _DAMAGED)
         return value
 
     def real(self, *names: str) -> float:
@@ -47,7 +50,7 @@ class Config:
 
     def optional_real(self, *names: str) -> float | None:
         value = self.get(*names)
-        return None if value is None else number(names[0], value)
+        return None if value is None else number(self._present(names), value)
 
     @property
     def n_head(self) -> int:

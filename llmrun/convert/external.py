@@ -47,21 +47,21 @@ def convert_externally(
 
 
 def _run(command: list[str], report: Report) -> list[str]:
-    process = subprocess.Popen(
+    """Runs to the end and returns the last lines it printed."""
+    lines: list[str] = []
+    with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         encoding="utf-8", errors="replace",
-    )  # fmt: skip
-    lines: list[str] = []
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines = [*lines[1 - _KEPT_LINES :], line.rstrip()]
-            report.progress("convert", len(lines), None, "lines")
-        status = process.wait()
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            for n, line in enumerate(process.stdout, start=1):
+                lines = [*lines[1 - _KEPT_LINES :], line.rstrip()]
+                report.progress("convert", n, None, "lines")
+            status = process.wait()
+        except BaseException:
+            process.kill()
+            raise
     if status:
         raise ConvertError(f"{Path(command[-6]).name} ended with status {status}", _last(lines))
     return lines

@@ -72,12 +72,12 @@ def read_card(folder: Path, notes: list[str]) -> dict[str, Any]:
     text = ("\n".join(lines[1:end]) + "\n").replace("- no\n", '- "no"\n').replace("\t", "  ")
     try:
         card = yaml.safe_load(text)
+        if not isinstance(card, Mapping):
+            return {}
+        return {str(key): _plain(value) for key, value in card.items() if value is not None}
     except (yaml.YAMLError, ValueError, RecursionError):
         notes.append("the head of README.md is not valid YAML: licence, tags and base model are left out")
         return {}
-    if not isinstance(card, Mapping):
-        return {}
-    return {str(key): _plain(value) for key, value in card.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ from llmrun.errors import ConvertError
 
 Array = npt.NDArray[Any]
 
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 4 << 20
 
 _NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2",

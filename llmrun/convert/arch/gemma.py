@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import gguf
 
-from llmrun.convert.config import number
+from llmrun.convert.config import Config, number
 from llmrun.convert.encode import file_type
 from llmrun.convert.model import Defaults, Model, Tensors, plus_one
 from llmrun.convert.vocab import rank_bpe, sentencepiece
@@ -88,7 +88,7 @@ class Gemma3(Gemma):
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
         if values.get("use_bidirectional_attention"):
-            values["sliding_window"] = values["sliding_window"] // 2 + 1
+            values["sliding_window"] = Config(values).integer("sliding_window") // 2 + 1
         return values
 
     def source_name(self, name: str) -> str | None:

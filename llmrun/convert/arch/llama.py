@@ -24,10 +24,7 @@ class Llama(Model):
     }  # fmt: skip
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:
-        values = with_kv_heads(values)
-        if values["head_dim"] is None:
-            values["head_dim"] = values["hidden_size"] // values["num_attention_heads"]
-        return values
+        return {**with_kv_heads(values), "head_dim": Config(values).head_dim}
 
     def source_name(self, name: str) -> str | None:
         return f"model.{name}" if self.hf_name == "LlamaModel" else name

@@ -31,7 +31,7 @@ def token_list(tokenizer: FastTokenizer, n_tokens: int) -> tuple[list[str], list
     by_id = {id: text for text, id in tokenizer.vocab.items()} | {id: token.content for id, token in added.items()}
     check_size(max(by_id, default=-1) + 1, n_tokens)
     normal, unused = int(TokenType.NORMAL), int(TokenType.UNUSED)
-    tokens = [by_id[id] if id in by_id else f"[PAD{id}]" for id in range(n_tokens)]
+    tokens = [by_id.get(id, f"[PAD{id}]") for id in range(n_tokens)]
     types = [normal if id in by_id else unused for id in range(n_tokens)]
     for id, token in added.items():
         text = token.content if token.normalized else tokenizer.normal_form(token.content)
