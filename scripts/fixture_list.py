@@ -9,12 +9,11 @@ import sentencepiece
 import torch
 import transformers
 from fixture_checkpoints import Fixture
-from fixture_tokenizers import SAMPLES, VocabFile, cut_bpe, cut_wordpiece, from_archive, trained_bpe
+from fixture_tokenizers import SAMPLES, Tokenizers
 from tokenizers import processors
 
 from llmrun.convert.vocab.pre_table import CHECK_TEXT
 
-_SPM_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -29,56 +28,6 @@ def fixtures(models: Path, archives: Path) -> Iterator[Fixture]:
     tokenizers = Tokenizers(models, archives)
     for family in (llama_like, qwens, gemmas, phis, others, berts):
         yield from family(tokenizers)
-
-
-class Tokenizers:
-    """Ways to write a tokenizer's files into a checkpoint folder."""
-
-    def __init__(self, models: Path, archives: Path) -> None:
-        self.models = models
-        self.archives = archives
-
-    def spm(self, **changes: Any) -> Callable[[Path], None]:
-        return self._copied("llama_spm", _SPM_FILES, changes)
-
-    def gemma(self, without: str = "", **changes: Any) -> Callable[[Path], None]:
-        return self._copied("gemma3", tuple(name for name in _SPM_FILES if name != without), changes)
-
-    def _copied(self, archive: str, files: tuple[str, ...], changes: dict[str, Any]) -> Callable[[Path], None]:
-        def write(folder: Path) -> None:
-            from_archive(self.archives / f"{archive}.tar.xz", folder, files)
-            path = folder / "tokenizer_config.json"
-            config = json.loads(path.read_text(encoding="utf-8"))
-            path.write_text(json.dumps({**config, **changes}, indent=2), encoding="utf-8")
-
-        return write
-
-    def cut(self, name: str, config: dict[str, Any], post: Any = None, **model: Any) -> Callable[[Path], None]:
-        def write(folder: Path) -> None:
-            found = cut_bpe(VocabFile(self.models / f"ggml-vocab-{name}.gguf"), name, **model)
-            if post is not None:
-                found["post_processor"] = json.loads(post.__getstate__())
-            _dump(folder, found, config)
-
-        return write
-
-    def wordpiece(self, config: dict[str, Any]) -> Callable[[Path], None]:
-        def write(folder: Path) -> None:
-            _dump(folder, cut_wordpiece(VocabFile(self.models / "ggml-vocab-bert-bge.gguf")), config)
-
-        return write
-
-    def trained(self, config: dict[str, Any], special: list[str], plain: list[str] = [], post: Any = None) -> Any:  # noqa: B006
-        def write(folder: Path) -> None:
-            trained_bpe(special, plain, post).save(str(folder / "tokenizer.json"))
-            (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-        return write
-
-
-def _dump(folder: Path, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _bos(token: str, id: int) -> Any:

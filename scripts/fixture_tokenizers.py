@@ -6,6 +6,7 @@ so that the check-sum of its ids is the published one.
 
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,56 @@ def from_archive(archive: Path, folder: Path, files: tuple[str, ...]) -> None:
             name = member.name.rpartition("/")[2]
             if name in files and (data := tar.extractfile(member)) is not None:
                 (folder / name).write_bytes(data.read())
+
+
+_SPM_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+class Tokenizers:
+    """Ways to write a tokenizer's files into a checkpoint folder."""
+
+    def __init__(self, models: Path, archives: Path) -> None:
+        self.models = models
+        self.archives = archives
+
+    def spm(self, **changes: Any) -> Callable[[Path], None]:
+        return self._copied("llama_spm", _SPM_FILES, changes)
+
+    def gemma(self, without: str = "", **changes: Any) -> Callable[[Path], None]:
+        return self._copied("gemma3", tuple(name for name in _SPM_FILES if name != without), changes)
+
+    def _copied(self, archive: str, files: tuple[str, ...], changes: dict[str, Any]) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            from_archive(self.archives / f"{archive}.tar.xz", folder, files)
+            path = folder / "tokenizer_config.json"
+            config = json.loads(path.read_text(encoding="utf-8"))
+            path.write_text(json.dumps({**config, **changes}, indent=2), encoding="utf-8")
+
+        return write
+
+    def cut(self, name: str, config: dict[str, Any], post: Any = None, **model: Any) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            found = cut_bpe(VocabFile(self.models / f"ggml-vocab-{name}.gguf"), name, **model)
+            if post is not None:
+                found["post_processor"] = json.loads(post.__getstate__())
+            _dump(folder, found, config)
+
+        return write
+
+    def wordpiece(self, config: dict[str, Any]) -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            _dump(folder, cut_wordpiece(VocabFile(self.models / "ggml-vocab-bert-bge.gguf")), config)
+
+        return write
+
+    def trained(self, config: dict[str, Any], special: list[str], plain: list[str] = [], post: Any = None) -> Any:  # noqa: B006
+        def write(folder: Path) -> None:
+            trained_bpe(special, plain, post).save(str(folder / "tokenizer.json"))
+            (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+        return write
+
+
+def _dump(folder: Path, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

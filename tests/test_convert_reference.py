@@ -30,10 +30,19 @@ MAY_DIFFER = {
 }
 
 
+# Notes that a conversion to this type leaves.
+SHORT_ROWS = "blk.0.ffn_down_exps.weight and 1 more: F16 instead of Q8_0, whose blocks their rows do not fill"
+NOTES = {
+    "gemma3_mm": {"the vision tower of the checkpoint is left out: this is its text model alone": TYPES},
+    "qwen2_moe": {SHORT_ROWS: ("q8_0",)},
+    "qwen3_moe": {SHORT_ROWS: ("q8_0",)},
+}
+
+
 def convert_fixture(name: str, type: str, out: Path) -> Path:
     report = Quiet()
     result = convert(checkpoint(name), out, type=type, pre=expected(name).get("pre"), force=True, report=report)
-    assert report.notes == []
+    assert report.notes == [note for note, types in NOTES.get(name, {}).items() if type in types]
     assert result.path == out and result.size_bytes == out.stat().st_size
     return out
 

@@ -47,6 +47,12 @@ class Model:
         self.names = gguf.get_tensor_name_map(self.arch, self.n_layer)
         self.notes: list[str] = []
 
+    def leave_out(self, what: str) -> None:
+        """Notes, once, that a part of the checkpoint has no place in the file."""
+        note = f"{what} of the checkpoint is left out: this is its text model alone"
+        if note not in self.notes:
+            self.notes.append(note)
+
     # What an architecture may change.
 
     def completed(self, values: dict[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def make_plan(
     wanted = wanted_type(type, named)
     kv = gguf.GGUFWriter(None, gguf.MODEL_ARCH_NAMES[model.arch])
     outputs = model.outputs(checkpoint, kv, wanted)
-    notes = list(checkpoint.notes)
+    notes = [*checkpoint.notes, *_fallback_note(outputs, wanted)]
     wish = VocabularyWish(_embedding_rows(model, outputs, notes), pre, notes)
     metadata = find_metadata(folder, name or folder.name, values.get("_name_or_path"), outputs, notes)
     kv.add_type(gguf.GGUFType.MODEL)
@@ -115,6 +115,14 @@ def _refuse_quantized(values: dict[str, object]) -> None:
             f"the checkpoint's weights are quantized already ({method})",
             "take the model's unquantized checkpoint, or give --converter PATH",
         )
+
+
+def _fallback_note(outputs: Sequence[Output], wanted: gguf.GGMLQuantizationType) -> list[str]:
+    short = [output.name for output in outputs if output.type not in (wanted, gguf.GGMLQuantizationType.F32)]
+    if not short:
+        return []
+    more = f" and {len(short) - 1} more" if len(short) > 1 else ""
+    return [f"{short[0]}{more}: F16 instead of {wanted.name}, whose blocks their rows do not fill"]
 
 
 def _embedding_rows(model: Model, outputs: Sequence[Output], notes: list[str]) -> int:

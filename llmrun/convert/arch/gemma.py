@@ -94,6 +94,7 @@ class Gemma3(Gemma):
     def source_name(self, name: str) -> str | None:
         """Leaves out the vision tower of the multimodal checkpoints."""
         if "vision_tower." in name or "multi_modal_projector." in name:
+            self.leave_out("the vision tower")
             return None
         return name.replace("language_model.", "")
 

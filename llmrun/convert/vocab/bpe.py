@@ -4,7 +4,6 @@ import gguf
 from gguf import TokenType
 
 from llmrun.convert.config import Config
-from llmrun.convert.files import shown
 from llmrun.convert.vocab.pre import find_pre
 from llmrun.convert.vocab.special import add_special
 from llmrun.convert.vocab.tokenizer import FastTokenizer, TokenizerFiles, VocabularyWish
@@ -60,24 +59,13 @@ def looks_special(token: str) -> bool:
 
 
 def merge_lines(files: TokenizerFiles) -> list[str]:
-    """tokenizer.json's merges (or merges.txt's) as "left right"; spaces inside a part are written as their letter."""
+    """tokenizer.json's merges as "left right"; spaces inside a part are written as their letter."""
     model = (files.tokenizer or {}).get("model")
     merges = model.get("merges") if isinstance(model, dict) else None
-    if isinstance(merges, list) and merges:
-        try:
-            return [merge if isinstance(merge, str) else _line(*merge) for merge in merges]
-        except (TypeError, AttributeError):
-            raise ConvertError("tokenizer.json's merges are no pairs of tokens", "fetch it again") from None
-    path = files.folder / "merges.txt"
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    if lines and lines[0].startswith("#"):
-        lines = lines[1:]
-    pairs = [line.split() for line in lines if line.strip()]
-    if odd := next((pair for pair in pairs if len(pair) != 2), None):
-        raise ConvertError(f"merges.txt has a line that is no pair: {shown(' '.join(odd))}", "fetch it again")
-    return [" ".join(pair) for pair in pairs]
+    try:
+        return [merge if isinstance(merge, str) else _line(*merge) for merge in merges or []]
+    except (TypeError, AttributeError):
+        raise ConvertError("tokenizer.json's merges are no pairs of tokens", "fetch it again") from None
 
 
 def _line(left: str, right: str) -> str:
