@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
 import torch
-import transformers
+from fixture_berts import berts
 from fixture_checkpoints import Fixture
-from fixture_tokenizers import SAMPLES, Tokenizers
+from fixture_tokenizers import Tokenizers
 from tokenizers import processors
-
-from llmrun.convert.vocab.pre_table import CHECK_TEXT
 
 _SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -282,78 +279,3 @@ def others(t: Tokenizers) -> Iterator[Fixture]:
 
 def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-
-
-def berts(t: Tokenizers) -> Iterator[Fixture]:
-    bert = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "cls_token": "[CLS]", "sep_token": "[SEP]",
-            "unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]", "model_max_length": 512}  # fmt: skip
-    shape = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-    pooling = {
-        "modules.json": [
-            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        ],
-        "1_Pooling/config.json": {"word_embedding_dimension": 64, "pooling_mode_cls_token": True,
-                                  "pooling_mode_mean_tokens": False},
-    }  # fmt: skip
-    yield Fixture(
-        "bert", "bge-tiny-en-v1.5", "BERT's ids, WordPiece, cls pooling", "BertConfig",
-        {**shape, "vocab_size": 30522}, t.wordpiece(bert), dtype="float32", model_class="AutoModel", files=pooling,
-    )  # fmt: skip
-    yield Fixture(
-        "bert_rank", "tiny-reranker", "a classifier over one label", "BertConfig",
-        {**shape, "vocab_size": 30522, "id2label": {0: "relevance"}, "label2id": {"relevance": 0}},
-        t.wordpiece(bert), model_class="AutoModelForSequenceClassification",
-    )  # fmt: skip
-    yield Fixture(
-        "distilbert", "distilbert-tiny", "DistilBERT, f16", "DistilBertConfig",
-        {"dim": 64, "hidden_dim": 96, "n_layers": 2, "n_heads": 4, "vocab_size": 30522},
-        t.wordpiece({**bert, "tokenizer_class": "DistilBertTokenizer"}), dtype="float16",
-        model_class="AutoModelForMaskedLM",
-    )  # fmt: skip
-    roberta = {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>",
-               "sep_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>",
-               "add_prefix_space": False}  # fmt: skip
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    yield Fixture(
-        "roberta", "tiny-roberta", "positions behind the padding id, RobertaProcessing", "RobertaConfig",
-        {**shape, "vocab_size": 416, "max_position_embeddings": 130, "type_vocab_size": 1, "pad_token_id": 1},
-        t.trained(roberta, special, [], processors.RobertaProcessing(("</s>", 2), ("<s>", 0))),
-        model_class="AutoModel", pre="roberta-bpe",
-    )  # fmt: skip
-    for name, write in (("xlm_roberta", _xlm_pieces), ("xlm_roberta_json", _xlm_json)):
-        yield Fixture(
-            name, "tiny-multilingual-e5", "unigram, mean pooling", "XLMRobertaConfig",
-            {**shape, "vocab_size": 320, "max_position_embeddings": 130, "type_vocab_size": 1, "pad_token_id": 1},
-            write, model_class="AutoModel",
-            files={**pooling, "1_Pooling/config.json": {"pooling_mode_mean_tokens": True}},
-        )  # fmt: skip
-
-
-def _xlm_pieces(folder: Path) -> None:
-    """A unigram model of 300 pieces with a normalization of its own, small enough to carry."""
-    rules = folder / "rules.tsv"
-    rules.write_text("FF01\t21\nFF1F\t3F\n3000\t20\n", encoding="utf-8")
-    lines = folder / "lines.txt"
-    lines.write_text("\n".join([*CHECK_TEXT.split("\n"), *SAMPLES] * 20), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(lines), model_prefix=str(folder / "sentencepiece.bpe"), vocab_size=300, model_type="unigram",
-        normalization_rule_tsv=str(rules), hard_vocab_limit=False, num_threads=1, minloglevel=2,
-    )  # fmt: skip
-    for path in (rules, lines, folder / "sentencepiece.bpe.vocab"):
-        path.unlink()
-    tokenizer = transformers.XLMRobertaTokenizerFast(str(folder / "sentencepiece.bpe.model"))
-    tokenizer.save_pretrained(folder)
-
-
-def _xlm_json(folder: Path) -> None:
-    _xlm_pieces(folder)
-    (folder / "sentencepiece.bpe.model").unlink()
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    # The published models' form, and the only one the reference reads.
-    tokenizer["normalizer"] = tokenizer["normalizer"]["normalizers"][0]
-    tokenizer["pre_tokenizer"] = {
-        "type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, tokenizer["pre_tokenizer"]],
-    }  # fmt: skip
-    path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
