@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": ("bench", "Measure how fast models are here."),
     "quantize": ("quantize", "Make a smaller file of a model."),
     "convert": ("convert", "Turn a Hugging Face checkpoint into a GGUF file."),
+    "quantize": ("quantize", "Make a smaller file of a model."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
     "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),
