@@ -28,6 +28,8 @@ COMMANDS = {
     "quantize": ("quantize", "Make a smaller file of a model."),
     "convert": ("convert", "Turn a Hugging Face checkpoint into a GGUF file."),
     "quantize": ("quantize", "Make a smaller file of a model."),
+    "imatrix": ("imatrix", "Find out which weights of a model matter."),
+    "perplexity": ("perplexity", "Measure how well a model predicts a text."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
     "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),

@@ -43,9 +43,9 @@ class Batch:
         self.raw.n_tokens = start + n
         return int(start + n - 1)
 
-    def want(self, start: int) -> None:
-        """Ask for the logits of every token in the batch from index `start` on."""
-        for i in range(start, self.raw.n_tokens):
+    def want(self, start: int, end: int) -> None:
+        """Ask for the logits of the tokens at batch indices [start, end)."""
+        for i in range(start, end):
             self._logits[i] = 1
 
     @staticmethod

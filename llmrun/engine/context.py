@@ -44,6 +44,7 @@ class ContextSettings:
     kv_on_cpu: bool = False
     rope_scaling: str = "model"
     rope_scale: float = 0.0  # context grows by this factor; 0: as the model says
+    kv_unified: bool = True  # False: each sequence has n_ctx / n_seq_max cells of its own
     n_outputs: int = 0  # most logits rows wanted from one decode; 0: one for each sequence
 
 
@@ -173,6 +174,6 @@ def _params(lib: Any, settings: ContextSettings) -> Any:
     params.rope_scaling_type = ROPE_SCALING[settings.rope_scaling]
     params.rope_freq_scale = 1 / settings.rope_scale if settings.rope_scale else 0.0
     params.swa_full = False  # as llama.cpp's own programs do: a window's cells, not the whole context's
-    params.kv_unified = True
+    params.kv_unified = settings.kv_unified
     params.no_perf = True
     return params

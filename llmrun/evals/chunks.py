@@ -7,21 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from llmrun.engine.batch import Batch
-from llmrun.engine.context import ABORTED, Context, ContextSettings
+from llmrun.engine.chunks import ChunkDecoder
 from llmrun.engine.model import Model
-from llmrun.errors import EngineError, Interrupted, UsageError
+from llmrun.errors import UsageError
 
 N_CTX = 512
 _PIECE_BYTES = 32 << 20  # of logits: a vocabulary of 262k takes 1 MB a token
-_N_UBATCH = 512
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """Logits (tokens, n_vocab), and the token that really followed each. `chunk` counts from 0."""
+    """Logits (tokens, n_vocab), and the token that really followed each. `n_done` chunks came before."""
 
-    chunk: int
+    n_done: int
     logits: "np.ndarray[Any, np.dtype[np.float32]]"
     targets: "np.ndarray[Any, np.dtype[np.int64]]"
 
@@ -46,59 +44,39 @@ class ChunkReader:
     """One model's predictions over the chunks of a text."""
 
     def __init__(self, model: Model, n_ctx: int, n_threads: int, stop: Callable[[], bool] | None = None) -> None:
-        self.model = model
-        self.n_ctx = n_ctx
-        self.n_vocab = model.vocab.n_tokens
-        self._stop = stop
-        n_batch = min(n_ctx, _N_UBATCH)
-        settings = ContextSettings(
-            n_ctx, n_batch=n_batch, n_ubatch=n_batch, n_threads=n_threads, n_outputs=min(n_ctx // 2, n_batch)
-        )
-        self._context = Context(model, settings)
-        self._batch = Batch(settings.n_batch)
+        self._decoder = ChunkDecoder(model, n_ctx, n_threads, wanted_from=n_ctx // 2, stop=stop)
+        self._n_vocab = model.vocab.n_tokens
 
     def read(self, tokens: Sequence[int]) -> Iterator[Piece]:
-        """Pieces of the second half of each chunk of `tokens`, in order. Raises Interrupted when stopped."""
-        n_ctx, n_batch = self.n_ctx, self._batch.n_tokens_max
-        rows = max(16, _PIECE_BYTES // (4 * self.n_vocab))
-        for chunk in range(len(tokens) // n_ctx):
-            part = list(tokens[chunk * n_ctx : (chunk + 1) * n_ctx])
-            targets = np.array(part[1:])
-            if self.model.vocab.add_bos:
-                part[0] = self.model.vocab.bos
-            self._context.clear()
-            for start in range(0, n_ctx, n_batch):
-                # Batches and wanted logits are llama-perplexity's: on other batches the rounding is another.
-                first = max(n_ctx // 2, start)
-                self._decode(part[start : start + n_batch], start, first - start)
+        """Pieces of the second half of each chunk of `tokens`. Raises Interrupted when stopped."""
+        n_ctx = self._decoder.n_ctx
+        n_piece = max(16, _PIECE_BYTES // (4 * self._n_vocab))
+        following = np.array(tokens[1:])
+        for span in self._decoder.run(tokens):
+            if not span.n_rows:
+                continue
+            logits = self._logits(len(span.chunks) * span.n_rows)
+            for seq, chunk in enumerate(span.chunks):
                 # The last token of a chunk predicts what is not in it.
-                end = min(start + n_batch, n_ctx - 1)
-                for row in range(first, end, rows):
-                    piece = slice(row, min(row + rows, end))
-                    yield Piece(chunk, self._logits(end - first)[row - first : piece.stop - first], targets[piece])
-
-    def _decode(self, tokens: list[int], pos: int, first_wanted: int) -> None:
-        self._batch.clear()
-        self._batch.add(tokens, pos, 0, last_logits=False)
-        self._batch.want(first_wanted)
-        status = self._context.decode(self._batch, self._stop)
-        if status == ABORTED:
-            raise Interrupted("interrupted")
-        if status:
-            raise EngineError(f"llama.cpp could not decode a chunk: status {status}")
+                n_scored = min(span.end, n_ctx - 1) - span.first
+                rows = logits[seq * span.n_rows : seq * span.n_rows + n_scored]
+                targets = following[chunk * n_ctx + span.first :][:n_scored]
+                for at in range(0, n_scored, n_piece):
+                    yield Piece(span.chunks.start, rows[at : at + n_piece], targets[at : at + n_piece])
 
     def _logits(self, n: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
         """Rows in llama.cpp's own memory, valid until the next decode."""
-        address = ctypes.cast(self._context.all_logits(), ctypes.POINTER(ctypes.c_float))
-        return np.ctypeslib.as_array(address, (n, self.n_vocab))
+        address = ctypes.cast(self._decoder.context.all_logits(), ctypes.POINTER(ctypes.c_float))
+        return np.ctypeslib.as_array(address, (n, self._n_vocab))
 
     def close(self) -> None:
-        self._batch.close()
-        self._context.close()
+        self._decoder.close()
 
 
 def log_softmax(logits: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.float32]]":
     """Natural logarithms of the probabilities, row by row."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.subtract(shifted, np.log(total).astype(np.float32), out=shifted)
+    shifted -= np.log(total).astype(np.float32)
+    result: np.ndarray[Any, np.dtype[np.float32]] = shifted
+    return result

@@ -87,7 +87,7 @@ def measure_divergence(
     started = time.perf_counter()
     try:
         for piece, other in zip(*(reader.read(tokens) for reader in readers), strict=True):
-            report.progress("comparing", piece.chunk, total, "chunks")
+            report.progress("comparing", piece.n_done, total, "chunks")
             scores.append(score(log_softmax(piece.logits), read_reference(other.logits), piece.targets))
     finally:
         for reader in readers:

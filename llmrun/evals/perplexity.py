@@ -1,4 +1,4 @@
-"""Perplexity by llama.cpp's rule: chunks of n_ctx, each begun with BOS where the model wants one, second half scored."""
+"""Perplexity by llama.cpp's rule: chunks of n_ctx tokens, of which the second half is scored."""
 
 import time
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def measure_perplexity(
     started = time.perf_counter()
     try:
         for piece in reader.read(tokens):
-            report.progress("perplexity", piece.chunk, total, "chunks")
+            report.progress("perplexity", piece.n_done, total, "chunks")
             rows = log_softmax(piece.logits)
             surprises.append(-rows[np.arange(len(rows)), piece.targets].astype(np.float64))
     finally:

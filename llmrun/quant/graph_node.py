@@ -36,7 +36,8 @@ def at(address: int) -> Tensor:
 @functools.cache
 def op_name(op: int) -> str:
     """MUL_MAT, MUL_MAT_ID, ..."""
-    return str(capi.ggml("ggml_op_name", ctypes.c_char_p, ctypes.c_int)(op).decode())
+    name: bytes = capi.ggml("ggml_op_name", ctypes.c_char_p, ctypes.c_int)(op)
+    return name.decode()
 
 
 def weight_name(tensor: Tensor) -> str:
@@ -45,7 +46,7 @@ def weight_name(tensor: Tensor) -> str:
     return name.split("#")[1] if "#" in name else name
 
 
-def read(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:
+def read(tensor: Tensor) -> memoryview:
     """The tensor's bytes, from whichever device they are on."""
     n_bytes = capi.ggml("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)(ctypes.addressof(tensor))
     get = capi.ggml(
@@ -53,4 +54,4 @@ def read(tensor: Tensor) -> ctypes.Array[ctypes.c_char]:
     )
     raw = ctypes.create_string_buffer(n_bytes)
     get(ctypes.addressof(tensor), raw, 0, n_bytes)
-    return raw
+    return memoryview(raw)

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from llmrun.engine.batch import Batch
-from llmrun.engine.context import ABORTED, Context, ContextSettings
+from llmrun.engine.chunks import ChunkDecoder
 from llmrun.engine.model import Model
-from llmrun.errors import EngineError, Interrupted, LlmrunError, QuantizeError, UsageError
+from llmrun.errors import Interrupted, LlmrunError, QuantizeError, UsageError
 from llmrun.quant import graph_node
 from llmrun.quant.graph_node import Tensor
 from llmrun.quant.imatrix_file import Activations, Imatrix, merge, read_imatrix, write_imatrix
@@ -131,53 +130,33 @@ def collect(
     """The matrix of the chunks of `tokens` from `first_chunk` on. `save` gets what there is now and then, also when
     interrupted. Raises Interrupted, QuantizeError for activations that are not finite."""
     collector, total = Collector(), len(tokens) // n_ctx
-    n_batch = min(n_ctx, 512)
     # Logits are wanted of all tokens, else the last layer computes only what its few outputs need.
-    settings = ContextSettings(n_ctx, n_batch=n_batch, n_ubatch=n_batch, n_threads=n_threads, n_outputs=n_batch)
+    decoder = ChunkDecoder(model, n_ctx, n_threads, wanted_from=0, stop=stop, watch=collector.watch)
     done, saved_at = first_chunk, time.monotonic()
 
     def so_far() -> Imatrix:
         return Imatrix(dict(collector.committed), done - first_chunk, n_ctx, (dataset,), model.path.name)
 
-    batch = Batch(n_batch)
     try:
-        with Context(model, settings, collector.watch) as context:
-            for chunk in range(first_chunk, total):
-                report.progress("imatrix", chunk, total, "chunks")
-                part = list(tokens[chunk * n_ctx : (chunk + 1) * n_ctx])
-                _run_chunk(context, batch, part, collector, stop)
+        for span in decoder.run(tokens, first_chunk):
+            if collector.error is not None:
+                raise collector.error
+            report.progress("imatrix", span.chunks.start, total, "chunks")
+            if span.last:
                 collector.commit()
-                done = chunk + 1
+                done = span.chunks.stop
                 if save is not None and done < total and time.monotonic() - saved_at > SAVE_EVERY_S:
                     save(so_far())
                     saved_at = time.monotonic()
     except Interrupted:
         if save is not None and done > first_chunk:
             save(so_far())
+            raise Interrupted("interrupted", "what is done is kept: the same command goes on from there") from None
         raise
     finally:
-        batch.close()
+        decoder.close()
         report.progress("imatrix", total, total, "chunks")
     return so_far()
-
-
-def _run_chunk(
-    context: Context, batch: Batch, tokens: list[int], collector: Collector, stop: Callable[[], bool] | None
-) -> None:
-    if context.model.vocab.add_bos:
-        tokens[0] = context.model.vocab.bos
-    context.clear()
-    for start in range(0, len(tokens), batch.n_tokens_max):
-        batch.clear()
-        batch.add(tokens[start : start + batch.n_tokens_max], start, 0, last_logits=True)
-        batch.want(0)
-        status = context.decode(batch, stop)
-        if collector.error is not None:
-            raise collector.error
-        if status == ABORTED or (stop is not None and stop()):
-            raise Interrupted("interrupted", "what was done is kept: the same command goes on from there")
-        if status:
-            raise EngineError(f"llama.cpp could not decode a chunk: status {status}")
 
 
 def make_imatrix(

@@ -93,6 +93,11 @@ def plan(source: Source, wish: Wish, matrix: MatrixFile | None = None) -> Quanti
     return result
 
 
+def predict(source: Source, wish: Wish, matrix: MatrixFile | None) -> Quantized:
+    """As `plan`, without asking whether it may be done."""
+    return _planned(source, wish, matrix)[0]
+
+
 def _planned(source: Source, wish: Wish, matrix: MatrixFile | None) -> tuple[Quantized, dict[str, str]]:
     """The dry run's result, and each tensor's name before layers were pruned."""
     planned = call.dry_run(source.paths[0], wish, matrix)
