@@ -30,6 +30,7 @@ COMMANDS = {
     "quantize": ("quantize", "Make a smaller file of a model."),
     "imatrix": ("imatrix", "Find out which weights of a model matter."),
     "perplexity": ("perplexity", "Measure how well a model predicts a text."),
+    "report": ("report", "Compare files of a model by size, quality and speed."),
     "tokenize": ("tokenize", "Show a text's tokens, or the text of tokens."),
     "doctor": ("doctor", "Show what this machine and this build are, and what to change."),
     "rpc-worker": ("rpc_worker", "Offer this machine to a model that another one runs."),

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from llmrun.cli.options import OutputOptions, setting, with_groups
+from llmrun.cli.perplexity import stopping
 from llmrun.cli.terminal import streams
 from llmrun.errors import UsageError
 from llmrun.report import size_text
 
 if TYPE_CHECKING:
     from llmrun.cli.terminal.reporting import StderrReport
+    from llmrun.evals.comparison import Comparison
     from llmrun.quant.call import MatrixFile, Wish
     from llmrun.quant.quantize import Quantized, Source
+    from llmrun.quant.target import Target
 
 
 @with_groups
 def command(
     words: Annotated[list[str] | None, typer.Argument(metavar="SRC TYPE [OUT]", show_default=False)] = None,
     *,
-    imatrix: Annotated[str, typer.Option("--imatrix", help="Importance matrix.", metavar="FILE|none")] = "none",
+    imatrix: Annotated[str, typer.Option("--imatrix", help="Importance matrix.", metavar="FILE|auto|none")] = "",
     tensor: Annotated[
         list[str] | None,
         typer.Option("--tensor", "--tensor-type", help="Type of some tensors; repeatable.", metavar="RE=TYPE"),
@@ -41,6 +44,16 @@ def command(
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Take a source that is quantized already.")
     ] = False,
+    target_size: Annotated[
+        str | None, typer.Option("--target-size", help="The best mix of types for this file size.", metavar="4GB")
+    ] = None,
+    target_bpw: Annotated[
+        float | None, typer.Option("--target-bpw", help="The best mix for these bits per weight.", min=1, max=32)
+    ] = None,
+    report_quality: Annotated[
+        bool, typer.Option("--report", help="Measure the damage: size, perplexity, KL divergence, speed.")
+    ] = False,
+    file: Annotated[str | None, typer.Option("-f", "--file", help="With --report: the text to measure on.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would make, tensor by tensor.")] = False,
     show_types: Annotated[bool, typer.Option("--list", help="The types; with SRC, the size of each.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
@@ -67,13 +80,27 @@ def command(
         source, _ = quantizing.find_source(words[0], report)
         _list_sizes(source, json)
         return
-    reference, kind, target = _arguments(words)
+    size = _target(target_size, target_bpw)
+    reference, kind, target = _arguments(words) if size is None else _untyped_arguments(words)
     wish = _wish(kind, tensor, output_type, embedding_type, pure, threads, keep_split, prune, allow_requantize)
-    matrix = None if imatrix == "none" else quantizing.read_matrix(imatrix)
     source, found = quantizing.find_source(reference, report)
-    place = Path(target).expanduser() if target else quantizing.default_target(reference, found, kind)
+    name = kind if size is None else (target_size or f"{target_bpw:g}bpw").replace(" ", "")
+    place = Path(target).expanduser() if target else quantizing.default_target(reference, found, name)
+    if not dry_run:
+        quantizing.refuse_targets(source, place, wish, force=force)
+    with stopping() as stop:
+        matrix = quantizing.matrix_for(
+            imatrix or ("none" if size is None else "auto"), reference, source, report, threads, stop
+        )
+    mix: tuple[str, ...] = ()
+    if size is not None:
+        from llmrun.quant.target import find_mix
+
+        chosen = find_mix(source, size, wish, matrix, report)
+        wish, mix = chosen.wish, chosen.mix.summary()
     result = _run(source, place, wish, matrix, report, dry_run=dry_run, force=force)
-    _show(result, report, json=json)
+    quality = _quality(reference, result, file, threads, report) if report_quality and not dry_run else None
+    _show(result, mix, report, quality, json=json)
 
 
 def _arguments(words: list[str]) -> tuple[str, str, str | None]:
@@ -92,6 +119,34 @@ def _arguments(words: list[str]) -> tuple[str, str, str | None]:
     if find_file_type(second) or "." in first or "/" in first:
         return source, parse_file_type(second), first
     return source, parse_file_type(first), second
+
+
+def _untyped_arguments(words: list[str]) -> tuple[str, str, str | None]:
+    """Source, the type the search begins with, and output where given."""
+    if len(words) > 2:
+        raise UsageError(f"{words[2]!r} is one word too many: a target names no type", "llmrun quantize SRC [OUT]")
+    return words[0], "Q8_0", words[1] if len(words) > 1 else None
+
+
+def _target(size: str | None, bits: float | None) -> "Target | None":
+    if size is not None and bits is not None:
+        raise UsageError("--target-size and --target-bpw exclude each other")
+    from llmrun.quant.target import Target, parse_size
+
+    if size is not None:
+        return Target(n_bytes=parse_size(size))
+    return None if bits is None else Target(bits=bits)
+
+
+def _quality(
+    reference: str, result: "Quantized", file: str | None, threads: int | None, report: "StderrReport"
+) -> "Comparison":
+    from llmrun.prepare.comparing import compare
+
+    with stopping() as stop:
+        return compare(
+            [str(result.paths[0])], reference, file, report=report, threads=threads, stop=stop, with_reference=True
+        )
 
 
 def _wish(
@@ -162,13 +217,17 @@ def _leave() -> NoReturn:
     os._exit(130)
 
 
-def _show(result: "Quantized", report: "StderrReport", *, json: bool) -> None:
+def _show(
+    result: "Quantized", mix: tuple[str, ...], report: "StderrReport", quality: "Comparison | None", *, json: bool
+) -> None:
     _explain(result, report)
     if json:
-        from llmrun.cli.output import print_json
+        from llmrun.cli.output import jsonable, print_json
 
-        print_json(result)
+        print_json({**jsonable(result), "mix": mix, "report": quality, "notes": report.notes})
         return
+    for line in mix:
+        print(line)
     if result.dry_run:
         _print_tensors(result)
     name = result.paths[0] if result.paths else "dry run"
@@ -177,6 +236,10 @@ def _show(result: "Quantized", report: "StderrReport", *, json: bool) -> None:
         f"{size_text(result.size_after)} ({result.bits_before:.2f} -> {result.bits_after:.2f} bits per weight)"
         + ("" if result.dry_run else f", {result.seconds:.1f} s")
     )
+    if quality is not None:
+        from llmrun.cli.report import print_comparison
+
+        print_comparison(quality)
 
 
 def _explain(result: "Quantized", report: "StderrReport") -> None:

@@ -32,8 +32,8 @@ class Span:
 
 
 class ChunkDecoder:
-    """Each chunk is a sequence of its own, begun with BOS where the model wants one. Logits are computed from position
-    `wanted_from` of each. `watch`: see Context."""
+    """Each chunk is a sequence of its own, begun with BOS where the model wants one. Logits are computed from
+    position `wanted_from` of each. `watch`: see Context."""
 
     def __init__(
         self,

@@ -11,8 +11,9 @@ from llmrun.errors import UsageError
 from llmrun.gguf.types import parse_quant
 from llmrun.machine.cores import read_cores
 from llmrun.prepare.loading import find
-from llmrun.quant.call import MatrixFile
-from llmrun.quant.quantize import Source
+from llmrun.quant.call import MatrixFile, Wish
+from llmrun.quant.outputs import refuse_target
+from llmrun.quant.quantize import Source, part_names
 from llmrun.report import Report
 
 if TYPE_CHECKING:
@@ -35,6 +36,21 @@ def read_matrix(name: str) -> MatrixFile:
     from llmrun.quant.imatrix_file import read_imatrix
 
     return MatrixFile(name, read_imatrix(Path(name).expanduser()))
+
+
+def refuse_targets(source: Source, target: Path, wish: Wish, *, force: bool) -> None:
+    """Before anything slow is done for it. Raises UsageError."""
+    for path in part_names(target, len(source.paths) if wish.keep_split else 1):
+        refuse_target(path, source.paths, force=force)
+
+
+def matrix_for(
+    name: str, reference: str, source: Source, report: Report, threads: int | None, stop: Callable[[], bool]
+) -> MatrixFile | None:
+    """The matrix that `name` stands for: a file, `auto` for one made here, `none`."""
+    if name == "none":
+        return None
+    return auto_matrix(reference, source, report, threads, stop) if name == "auto" else read_matrix(name)
 
 
 def default_target(reference: str, found: "Resolved", kind: str) -> Path:
@@ -72,7 +88,6 @@ def make_matrix(
     is the model or lies in no folder."""
     from llmrun.prepare.measuring import load, measuring_threads, text_for
     from llmrun.quant.imatrix import make_imatrix
-    from llmrun.quant.outputs import refuse_target
 
     model, found = load(reference, report, gpu_layers)
     refuse_target(target, found.paths, force=True)
@@ -98,7 +113,6 @@ def merge_matrices(sources: list[Path], target: Path, *, force: bool) -> "Collec
     """Raises UsageError where `target` exists or is a source, QuantizeError for matrices of different models."""
     from llmrun.quant.imatrix import Collected
     from llmrun.quant.imatrix_file import merge, read_imatrix, write_imatrix
-    from llmrun.quant.outputs import refuse_target
 
     refuse_target(target, sources, force=force)
     whole = merge([read_imatrix(path) for path in sources])

@@ -105,9 +105,7 @@ def _sample(place: Place) -> "tuple[np.ndarray[Any, np.dtype[np.float32]], np.nd
     n = min(n_rows, max(_ROWS[0], min(_ROWS[1], _SAMPLE // n_columns)))
     index = np.linspace(0, n_rows - 1, n).astype(np.int64)
     row_bytes = tensor.n_bytes // n_rows
-    raw = np.memmap(
-        place.path, np.uint8, "r", place.header.data_offset + tensor.offset, (n_rows, row_bytes)
-    )[index]
+    raw = np.memmap(place.path, np.uint8, "r", place.header.data_offset + tensor.offset, (n_rows, row_bytes))[index]
     rows = dequantize(np.ascontiguousarray(raw), gguf.GGMLQuantizationType(tensor.type.id))
     return np.ascontiguousarray(rows.astype(np.float32)), index // (tensor.shape[1] if len(tensor.shape) > 1 else 1)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from llmrun.errors import QuantizeError
+from llmrun.gguf.types import TensorType
 from llmrun.quant.error import Choice
 from llmrun.quant.types import TENSOR_TYPES_BY_NAME
-from llmrun.gguf.types import TensorType
 from llmrun.report import size_text
 
 _LAYER = re.compile(r"^blk\.(\d+)\.(.+)$")

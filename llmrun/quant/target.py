@@ -1,5 +1,6 @@
 """From a size to a mix: what each type does to each tensor is measured, then bits are spent where they help most."""
 
+import re
 import threading
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,6 +18,18 @@ class Target(NamedTuple):
 
     n_bytes: int = 0
     bits: float = 0.0
+
+
+_UNITS = {"": 1, "B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `4GB`, `3.5 GiB`, `900M`. Raises UsageError."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    if not found or found[2].upper() not in _UNITS:
+        raise UsageError(f"{text!r} is no size", "such as 4GB, 900MB or 3.5GiB")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 @dataclass(frozen=True)
@@ -63,9 +76,7 @@ def sensitivity(n_layer: int) -> dict[str, float]:
     return {"output": float(n_layer), "token_embd": float(n_layer)}
 
 
-def _measure(
-    places: list[Place], matrix: MatrixFile | None, wish: Wish, report: Report
-) -> dict[str, list[Choice]]:
+def _measure(places: list[Place], matrix: MatrixFile | None, wish: Wish, report: Report) -> dict[str, list[Choice]]:
     done, lock = 0, threading.Lock()
 
     def tick() -> None:
