@@ -145,6 +145,8 @@ def test_qnt04_types_that_need_a_matrix(f16: Path, tmp_path: Path) -> None:
     """QNT-04"""
     out = tmp_path / "o.gguf"
     llmrun("quantize", f16, out, "IQ2_XXS").failed(1, "needs an importance matrix", "--imatrix", "Q2_K")
+    embedding = llmrun("quantize", f16, out, "Q4_K_M", "--embedding-type", "IQ2_XXS")  # the library would abort
+    embedding.failed(1, "needs an importance matrix")
     other = tiny_gguf(tmp_path / "other.gguf", n_embd=256, n_ff=256, n_layer=1, qtype="F16")
     write_imatrix(tmp_path / "other.imatrix", some_matrix(other))
     wrong = llmrun("quantize", f16, out, "IQ2_XXS", "--imatrix", tmp_path / "other.imatrix")

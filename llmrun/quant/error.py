@@ -52,7 +52,7 @@ def choices(place: Place, imatrix: Imatrix | None) -> list[Choice]:
     for name in CANDIDATES:
         type = TENSOR_TYPES_BY_NAME[name]
         known = imatrix is not None and tensor.name in imatrix.entries
-        if tensor.shape[0] % type.block_size or (needs_imatrix(tensor.name, name, "") and not known):
+        if tensor.shape[0] % type.block_size or (needs_imatrix("", name, "") and not known):
             continue
         off = rows - through(type, rows, weights if known else None)
         error = float(np.einsum("ij,ij,ij->", off, off, weights, dtype=np.float64)) / energy

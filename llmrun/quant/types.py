@@ -39,13 +39,16 @@ COPY = "COPY"
 
 FLOATS = ("F32", "F16", "BF16")
 _NEED_IMATRIX = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS")
+_ABORT_WITHOUT = ("IQ1_S", "IQ2_XXS", "IQ2_XS")  # ggml_quantize_requires_imatrix: the process ends there
 _NOT_TENSOR_TYPES = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "NVFP4")
 _MADE_TENSOR_TYPES = [name for name in TENSOR_TYPES_BY_NAME if name not in _NOT_TENSOR_TYPES]
 NO_IMATRIX_HINT = "Q2_K, Q3_K_M, IQ3_S, IQ4_XS and all larger types need no matrix"
 
 
 def needs_imatrix(tensor_name: str, tensor_type: str, file_type: str) -> bool:
-    """Whether llama.cpp refuses to make this tensor without an importance matrix."""
+    """Whether llama.cpp refuses to make this tensor without an importance matrix, or aborts over it."""
+    if tensor_type in _ABORT_WITHOUT:
+        return True
     if tensor_name in ("token_embd.weight", "per_layer_token_embd.weight", "output.weight"):
         return False
     return tensor_type in _NEED_IMATRIX or (tensor_type == "Q2_K" and file_type == "Q2_K_S")
