@@ -227,3 +227,34 @@ def test_ending_it_leaves_no_output(smollm2: Path, tmp_path: Path, how: signal.S
         assert process.returncode == 130
         assert err.decode().strip() == "interrupted"
         assert not list(tmp_path.iterdir())
+
+
+def in_parts(model: Path, folder: Path) -> Path:
+    import gguf
+
+    reader = gguf.GGUFReader(model)
+    writer = gguf.GGUFWriter(folder / "s.gguf", "llama", split_max_tensors=8)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], inner)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return folder / "s-00001-of-00003.gguf"
+
+
+def test_a_split_source_is_joined_or_kept_split(f16: Path, tmp_path: Path) -> None:
+    source = in_parts(f16, tmp_path)
+    joined = llmrun("quantize", source, "Q8_0", tmp_path / "one.gguf")
+    assert joined.status == 0, joined.err
+    whole = llmrun("quantize", f16, "Q8_0", tmp_path / "whole.gguf", "--json")
+    assert (tmp_path / "one.gguf").stat().st_size == json.loads(whole.text)["size_after"]
+    kept = json.loads(llmrun("quantize", source, "Q8_0", tmp_path / "k.gguf", "--keep-split", "--json").text)
+    assert [Path(path).name for path in kept["paths"]] == [f"k-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    dry = json.loads(llmrun("quantize", source, "Q8_0", "--keep-split", "--dry-run", "--json").text)
+    assert dry["size_after"] == kept["size_after"]
+    llmrun("quantize", source, "Q8_0", tmp_path / "s.gguf", "--keep-split").failed(2, "input itself")

@@ -42,7 +42,7 @@ def op_name(op: int) -> str:
 
 def weight_name(tensor: Tensor) -> str:
     """The weight's name in the file: on some backends it is a copy, named CUDA0#blk.0.attn_k.weight#0."""
-    name = tensor.name.decode("utf-8", "replace")
+    name: str = tensor.name.decode("utf-8", "replace")
     return name.split("#")[1] if "#" in name else name
 
 
