@@ -62,3 +62,26 @@ def llmrun(
         check=False,
     )
     return Result(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace"))
+
+
+def on_terminal(*args: object, env: Mapping[str, str | None] | None = None) -> str:
+    """What a terminal shows of a run, stdout and stderr together."""
+    import pty  # not on Windows
+
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*LLMRUN, *map(str, args)], stdin=follower, stdout=follower, stderr=follower, env=environment(env)
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # Linux reports the end of a terminal so
+            break
+        if not part:
+            break
+        shown += part
+    process.wait(timeout=60)
+    os.close(leader)
+    return shown.decode("utf-8", "replace")

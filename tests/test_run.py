@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import LLMRUN, environment, llmrun
+from tests.cli import LLMRUN, environment, llmrun, on_terminal
 from tests.tiny import CHATML, tiny_gguf
 
 SYSTEM = ("-s", "You are a helpful assistant.")  # as the catalogue has it for this model
@@ -22,27 +21,6 @@ def said(result: object) -> str:
     """stderr without the statistics line."""
     lines = result.err.splitlines()  # type: ignore[attr-defined]
     return "\n".join(line for line in lines if not line.startswith(("ttft", "prefill")))
-
-
-def on_terminal(*args: object, env: dict[str, str] | None = None) -> str:
-    """What a terminal shows of a run, stdout and stderr together."""
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [*LLMRUN, *map(str, args)], stdin=follower, stdout=follower, stderr=follower, env=environment(env or {})
-    )
-    os.close(follower)
-    shown = b""
-    while True:
-        try:
-            part = os.read(leader, 65536)
-        except OSError:  # Linux reports the end of a terminal so
-            break
-        if not part:
-            break
-        shown += part
-    process.wait(60)
-    os.close(leader)
-    return shown.decode("utf-8", "replace")
 
 
 def test_the_real_model_answers_sensibly(smollm2: Path) -> None:

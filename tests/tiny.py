@@ -101,6 +101,26 @@ def tiny_gguf(
     return path
 
 
+def tiny_split(folder: Path, n_parts: int = 3, stem: str = "m", **more: Any) -> list[Path]:
+    """The same model in parts, named as llama.cpp names them, each with a share of the tensors."""
+    names: list[str] = []
+    tiny_gguf(folder / f"{stem}.gguf", tensors=lambda name, array: names.append(name) or array, **more)
+    (folder / f"{stem}.gguf").unlink()
+    parts = []
+    for no in range(n_parts):
+        keys = {
+            "split.no": (no, gguf.GGUFValueType.UINT16),
+            "split.count": (n_parts, gguf.GGUFValueType.UINT16),
+            "split.tensors.count": (len(names), gguf.GGUFValueType.INT32),
+        }
+        own = set(names[no::n_parts])
+        path = folder / f"{stem}-{no + 1:05}-of-{n_parts:05}.gguf"
+        parts.append(
+            tiny_gguf(path, metadata=keys, tensors=lambda name, a, own=own: a if name in own else None, **more)
+        )
+    return parts
+
+
 def _general(shape: Shape, seed: int, qtype: str) -> dict[str, Any]:
     file_type = "ALL_F32" if qtype == "F32" else f"MOSTLY_{qtype}"
     return {

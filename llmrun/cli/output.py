@@ -33,10 +33,10 @@ def json_line(value: Any) -> str:
     return json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
 
 
-def print_json(value: Any) -> None:
-    """The result object on stdout, as UTF-8 whatever the locale."""
-    text = json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """The result object on stdout, as UTF-8 whatever the locale; without `indent` on one line."""
+    text = json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False, indent=indent) + "\n"
+    sys.stdout.buffer.write(streams.utf8(text))
     sys.stdout.buffer.flush()
 
 
@@ -75,7 +75,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], right:
     for row in rows:
         table.add_row(*(Text(streams.shown(str(cell))) for cell in row))
     target = console()
-    target.print(table, crop=False, no_wrap=True)
+    with target.capture() as text:
+        target.print(table, crop=False, no_wrap=True)
+    sys.stdout.write(text.get())  # a console that writes itself ends the program where the reader has gone
 
 
 def progress_bars() -> Any:

@@ -6,6 +6,7 @@ import typer
 
 from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
+from llmrun.cli.terminal import streams
 
 
 @with_groups
@@ -24,7 +25,7 @@ def command(
 
     llmrun pull Qwen/Qwen3-0.6B-GGUF:Q8_0
     """
-    from llmrun.cli.output import json_line
+    from llmrun.cli.output import print_json
     from llmrun.cli.terminal.reporting import StderrReport
     from llmrun.machine.memory import read_memory
     from llmrun.models.catalog import load_catalog
@@ -39,14 +40,13 @@ def command(
         if dry_run:
             offered = offer(found, report, read_memory().free_bytes)
             for file in offered.files:
-                print(f"{file.name}  {size_text(file.size_bytes or 0)}  {public_url(file.url)}")
+                print(streams.shown(f"{file.name}  {size_text(file.size_bytes or 0)}  {public_url(file.url)}"))
             continue
         here = bool(found.paths)
         found = fetch(found, store, report, read_memory().free_bytes)
         n_bytes = sum(path.stat().st_size for path in found.paths if path.is_file())
         if json:
-            print(
-                json_line({"name": found.name, "source": found.source, "paths": found.paths, "size_bytes": n_bytes})
-            )
+            pulled = {"name": found.name, "source": found.source, "paths": found.paths, "size_bytes": n_bytes}
+            print_json(pulled, indent=None)
         elif not output.quiet:
-            print(f"{found.name} is {'here already' if here else 'here'} ({size_text(n_bytes)})")
+            print(f"{streams.shown(found.name)} is {'here already' if here else 'here'} ({size_text(n_bytes)})")

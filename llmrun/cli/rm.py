@@ -22,7 +22,7 @@ def command(
     output: OutputOptions,
 ) -> None:
     """Delete models. What another name still uses stays; files of your own are never deleted."""
-    from llmrun.cli.output import json_line
+    from llmrun.cli.output import print_json
     from llmrun.models.catalog import load_catalog
     from llmrun.models.removal import plan_removal
     from llmrun.models.store import Store
@@ -39,7 +39,7 @@ def command(
                 continue
         act()
         if json:
-            print(json_line(removal))
+            print_json(removal, indent=None)
             continue
         kept = f"; its data is still used by {', '.join(removal.kept_for)}" if removal.kept_for else ""
         print(f"removed {streams.shown(removal.name)}: {frees}{streams.shown(kept)}")

@@ -55,7 +55,7 @@ class Resolved(NamedTuple):
 def resolve(text: str, catalog: Catalog, store: Store, report: Report) -> Resolved:
     """No network. Raises UsageError (no reference), NotFoundError (no such alias, file or part)."""
     ref = parse_ref(text)
-    resolved = _named(ref, catalog, report) if isinstance(ref, AliasRef) else _plain(ref)
+    resolved = _named(ref, catalog, store, report) if isinstance(ref, AliasRef) else _plain(ref)
     for want in resolved.wants:
         try:
             found = source_of(want.ref).locate(want, store)
@@ -117,7 +117,7 @@ def _plain(ref: Ref) -> Resolved:
     return Resolved(name, (Want(name, ref),), {})
 
 
-def _named(ref: AliasRef, catalog: Catalog, report: Report) -> Resolved:
+def _named(ref: AliasRef, catalog: Catalog, store: Store, report: Report) -> Resolved:
     text = ref_text(ref)
     entry = catalog.find(text)
     quant = None
@@ -127,6 +127,9 @@ def _named(ref: AliasRef, catalog: Catalog, report: Report) -> Resolved:
     if entry is None:
         if here.exists():
             return _plain(FileRef(here))
+        stored = store.find(text)
+        if stored is not None:  # under a name that has been taken out of models.toml since
+            return Resolved(text, (Want(text, parse_ref(stored.source, look=False)),), {})
         near = catalog.near(ref.name)
         hint = f"did you mean {' or '.join(near)}?" if near else f"write {FORMS}"
         raise NotFoundError(f"no model is called '{text}'", hint)

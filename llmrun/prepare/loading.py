@@ -58,8 +58,8 @@ class Loading:
         self.found = found
         self.path: Path = found.paths[0]
         self.header = open_header(self.path)
-        check_model(self.header)
         self._headers = (self.header, *map(open_header, found.paths[1:]))
+        check_model(*self._headers)
         self.info: ModelInfo = model_info(*self._headers)
         self.settings = settings
         self.load_s = 0.0

@@ -21,6 +21,15 @@ def shown(text: str) -> str:
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
+def utf8(text: str) -> bytes:
+    """For a file or pipe. A path that a locale without UTF-8 could not decode comes out as it is on disk."""
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        data = text.encode("utf-8", "replace")
+    return data.decode("utf-8", "replace").encode("utf-8")
+
+
 def is_terminal(stream: TextIO) -> bool:
     return stream is not None and stream.isatty()
 
