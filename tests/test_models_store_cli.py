@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmrun.models.store import Store
+from llmrun.report import size_text
 from tests.cli import llmrun
 from tests.hub_server import Hub
 from tests.tiny import tiny_split
@@ -67,13 +68,12 @@ def test_every_spelling_of_a_type(hub: Hub, model: bytes) -> None:
         "Q8_0": QUANTS[3],
         "Q8": QUANTS[3],
     }
-    for quant, name in wanted.items():
-        (line,) = ok("pull", "--dry-run", f"mock/repo:{quant}").splitlines()
-        assert line.startswith(f"{name}  "), quant
+    lines = ok("pull", "--dry-run", *(f"mock/repo:{quant}" for quant in wanted)).splitlines()
+    assert [line.split()[0] for line in lines] == list(wanted.values())
+    llmrun("pull", "mock/repo:Q4_K").failed(2, "'Q4_K' can be Q4_K_M, Q4_K_S")
     llmrun("pull", "mock/repo:Q5_K_M").failed(2, "Q5_K_M", "Q4_K_M", "Q4_K_S", "UD-Q4_K_XL", "Q8_0")
     assert listed() == {}
-    for reference in ("mock/repo:q4_k_m", "mock/repo:Q4_K_M.gguf", "MOCK/Repo:Q4_K_M"):
-        ok("pull", reference)
+    ok("pull", "mock/repo:q4_k_m", "mock/repo:Q4_K_M.gguf", "MOCK/Repo:Q4_K_M")
     assert list(listed()) == ["mock/repo:Q4_K_M"]
     assert hub.sent("/cdn/") == len(model) + 1
 
@@ -93,7 +93,7 @@ def test_a_split_model_is_fetched_listed_run_and_removed_whole(hub: Hub, tmp_pat
     removed = ok("rm", "--yes", "mock/repo:Q3_K_M")
     assert "removed mock/repo:Q3_K_M: frees 4" in removed
     assert listed() == {}
-    assert not [path for path in (tmp_path / "hf").rglob("*.gguf")]
+    assert not list((tmp_path / "hf").rglob("*.gguf"))
 
 
 def test_every_form_of_address_is_one_file(hub: Hub, model: bytes) -> None:
@@ -101,8 +101,8 @@ def test_every_form_of_address_is_one_file(hub: Hub, model: bytes) -> None:
     hub.add("org/repo", {"m-Q4_0.gguf": model})
     pages = [f"{hub.url}/org/repo/{kind}/main/m-Q4_0.gguf" for kind in ("blob", "resolve")]
     named = ["https://huggingface.co/org/repo/blob/main/m-Q4_0.gguf", "hf.co/org/repo:Q4_0", "hf://org/repo"]
-    said = {ok("pull", "--dry-run", reference) for reference in (*pages, *named)}
-    assert len(said) == 1 and "m-Q4_0.gguf" in said.pop()
+    lines = ok("pull", "--dry-run", *pages, *named).splitlines()
+    assert len(lines) == 5 and len(set(lines)) == 1 and lines[0].startswith("m-Q4_0.gguf  ")
     assert hub.requests("/resolve/") == []
 
 
@@ -128,7 +128,7 @@ def test_two_names_for_one_file(link: str, model: bytes, tiny_model: Path, tmp_p
     assert len(blobs()) == 1
     assert "its data is still used by name2" in ok("rm", "--yes", "name1")
     assert ok("run", "name2", *ANSWER)
-    assert ok("rm", "--yes", "name2") == f"removed name2: frees {len(model) // 1000} kB\n"
+    assert ok("rm", "--yes", "name2") == f"removed name2: frees {size_text(len(model))}\n"
     assert blobs() == []
     llmrun("rm", "--yes", "name2").failed(1, "no model is called 'name2'")
     own = shutil.copy(tiny_model, tmp_path / "own.gguf")
