@@ -107,3 +107,25 @@ def test_ctrl_c_prints_the_rows_that_are_finished(tiny_model: Path) -> None:
     assert b"Traceback" not in said
     assert b"interrupted: 2 tests were finished" in said
     assert rest == b""
+
+
+def test_latency_and_concurrency_rows(tiny_model: Path) -> None:
+    shape = ("-p", "16", "-n", "4", "-r", "2", "-t", "1")
+    done = llmrun("bench", tiny_model, "--latency", "--concurrency", "1,2", *shape, "--json")
+    assert done.status == 0, done
+    found = json.loads(done.text)
+    kinds = [(row["kind"], row["test"], row["concurrency"]) for row in found["rows"]]
+    assert kinds == [
+        ("latency", "run 16+4", 1),
+        ("concurrency", "serve 16+4", 1),
+        ("concurrency", "serve 16+4", 2),
+        ("start", "cold start", 1),
+    ]
+    assert all(row["ttft_p50_s"] > 0 for row in found["rows"])
+    assert any("streams" in note for note in found["notes"])
+
+
+def test_streams_and_prefixes_that_cannot_be_are_refused(tiny_model: Path) -> None:
+    llmrun("bench", tiny_model, "--concurrency", "0").failed(2, "--concurrency 0")
+    llmrun("bench", tiny_model, "--concurrency", "1", "-p", "8", "--shared-prefix", "8").failed(2, "--shared-prefix")
+    llmrun("bench", tiny_model, "--concurrency", "1", "-p", "2000", "-n", "100").failed(2, "2100 tokens")

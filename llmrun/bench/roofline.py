@@ -46,13 +46,13 @@ def _layer_bytes(info: ModelInfo, layer: Layer, kv_type: tuple[str, str], n_past
     return read
 
 
-def decode_bytes_per_s(subject: Subject, row: Row, n_past: float) -> float:
-    """Bytes per second that decoding at `row`'s speed reads, with `concurrency` sequences in each pass."""
-    n, tps = row.concurrency, row.median_tps or 0.0
+def decode_bytes_per_s(subject: Subject, row: Row, n_past: float, passes_per_s: float) -> float:
+    """Bytes per second that decoding reads, with one token of `concurrency` sequences in each pass."""
+    n = row.concurrency
     weights = weight_bytes(subject.info, sort_tensors(subject.tensors, subject.info.n_layer), n)
     k_type, _, v_type = row.kv_type.partition("/")
     per_pass = weights + n * kv_read_bytes(subject.info, (k_type, v_type or k_type), n_past)
-    return per_pass * tps / n
+    return per_pass * passes_per_s
 
 
 def prefill_bytes_per_s(subject: Subject, row: Row) -> float:
@@ -67,9 +67,10 @@ def with_roofline(subject: Subject, row: Row, bandwidth: float, fastest_tps: flo
     not known; `fastest_tps` the best prefill seen with these settings, which is what the arithmetic can do."""
     if not row.median_tps or (row.n_prompt and row.n_gen and row.kind == "loop"):
         return row  # prefill and decode in one number
-    if row.n_gen:
-        before = row.n_prompt if row.kind == "concurrency" else row.depth
-        used = decode_bytes_per_s(subject, row, before + row.n_gen / 2)
+    if row.itl_p50_s:
+        used = decode_bytes_per_s(subject, row, row.n_prompt + row.n_gen / 2, 1 / row.itl_p50_s)
+    elif row.n_gen:
+        used = decode_bytes_per_s(subject, row, row.depth + row.n_gen / 2, row.median_tps)
     else:
         used = prefill_bytes_per_s(subject, row)
     share = used / bandwidth if bandwidth else None

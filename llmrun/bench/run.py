@@ -1,62 +1,96 @@
-"""Runs the tests of several models one after the other, and hands out each row as it is finished."""
+"""Runs the tests of a model one after the other, and hands out each row as it is finished."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import partial
 
+from llmrun.bench.concurrency import Load, concurrency_row
 from llmrun.bench.grid import Case, Setting
+from llmrun.bench.latency import latency_row, start_row
 from llmrun.bench.measure import measure_case
 from llmrun.bench.roofline import with_roofline
 from llmrun.bench.row import Row, loop_row
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Need, Subject
-from llmrun.engine.context import Context
 from llmrun.machine.load import CpuReading
 from llmrun.report import Report
 
 
-@dataclass
+@dataclass(frozen=True)
+class Tests:
+    """What is run on each model, in this order. `starts` are settings for a new process."""
+
+    loops: tuple[Case, ...] = ()
+    requests: tuple[Case, ...] = ()
+    loads: tuple[Load, ...] = ()
+    starts: tuple[Setting, ...] = ()
+    start_repeats: int = 5
+
+    def __len__(self) -> int:
+        return len(self.loops) + len(self.requests) + len(self.loads) + len(self.starts)
+
+
+@dataclass(frozen=True)
 class Bench:
-    """What all tests of one run share. `bandwidth` is in bytes per second; of devices it is not known."""
+    """What all tests of one run share. `bandwidth` is the host's, in bytes per second; `start_command` makes the
+    command that answers in a new process."""
 
     stop: Stop
     report: Report
     bandwidth: float
+    start_command: Callable[[Subject, Setting], Sequence[str]]
 
-    def busy_during(self, measure: Callable[[], Row]) -> Row:
-        """The row, with the cores that other programs kept busy meanwhile."""
-        before = CpuReading.now()
-        row = measure()
-        return replace(row, busy_cores=round(CpuReading.now().busy_cores_since(before), 2))
+    def check(self, subject: Subject, tests: Tests) -> None:
+        """Raise UsageError or DoesNotFitError where one of the tests cannot run. Reads no weights."""
+        largest: dict[tuple[Setting, int], Need] = {}
+        needs = [(case.setting, Need(case.n_ctx)) for case in (*tests.loops, *tests.requests)]
+        for setting, need in needs + [(load.case.setting, load.need) for load in tests.loads]:
+            before = largest.get((setting, need.n_seq_max))
+            if before is None or before.n_ctx < need.n_ctx:
+                largest[setting, need.n_seq_max] = need
+        for (setting, _), need in largest.items():
+            subject.check(setting, need)
 
+    def run(self, subject: Subject, tests: Tests) -> Iterator[Row]:
+        """A row for each test, in order. Raises Interrupted between and inside them."""
+        fastest: dict[Setting, float] = {}
+        for done, (name, setting, measure) in enumerate(self._steps(subject, tests)):
+            self.stop.check()
+            task = f"{subject.name} {name}"
+            self.report.progress(task, done, len(tests), "tests")
+            before = CpuReading.now()
+            row = measure()
+            row = replace(row, busy_cores=round(CpuReading.now().busy_cores_since(before), 2))
+            self.report.progress(task, len(tests), len(tests), "tests")
+            if row.kind == "loop" and not row.n_gen:
+                fastest[setting] = max(fastest.get(setting, 0.0), row.median_tps or 0.0)
+            # The bandwidth is the host's: where layers are elsewhere it says nothing.
+            yield with_roofline(subject, row, 0.0 if row.gpu_layers else self.bandwidth, fastest.get(setting))
 
-def check_cases(subject: Subject, cases: Sequence[Case]) -> None:
-    """Raise UsageError or DoesNotFitError where one of the tests cannot run. Reads no weights."""
-    for setting, group in _by_setting(cases):
-        subject.check(setting, Need(max(case.n_ctx for case in group)))
+    def _steps(self, subject: Subject, tests: Tests) -> Iterator[tuple[str, Setting, Callable[[], Row]]]:
+        for case in tests.loops:
+            yield case.name, case.setting, partial(self._loop, subject, case)
+        for case in tests.requests:
+            yield f"run {case.n_prompt}+{case.n_gen}", case.setting, partial(self._request, subject, case)
+        for load in tests.loads:
+            name = f"{load.name} x{load.in_flight}"
+            yield name, load.case.setting, partial(self._load, subject, load)
+        for setting in tests.starts:
+            yield "cold start", setting, partial(self._start, subject, setting, tests.start_repeats)
 
-
-def run_cases(bench: Bench, subject: Subject, cases: Sequence[Case]) -> Iterator[Row]:
-    """A row for each test, in order. Raises Interrupted between and inside them."""
-    fastest: dict[Setting, float] = {}
-    for done, case in enumerate(cases):
-        bench.stop.check()
-        bench.report.progress(f"{subject.name} {case.name}", done, len(cases), "tests")
+    def _loop(self, subject: Subject, case: Case) -> Row:
         with closing(subject.open(case.setting, Need(case.n_ctx))) as context:
-            row = bench.busy_during(lambda c=case, ctx=context: _measure(bench, subject, c, ctx))  # type: ignore[misc]
-        bench.report.progress(f"{subject.name} {case.name}", len(cases), len(cases), "tests")
-        if not case.n_gen:
-            fastest[case.setting] = max(fastest.get(case.setting, 0.0), row.median_tps or 0.0)
-        # The bandwidth is the host's: where layers are elsewhere it says nothing.
-        bandwidth = 0.0 if row.gpu_layers else bench.bandwidth
-        yield with_roofline(subject, row, bandwidth, fastest.get(case.setting))
+            return loop_row(subject, case, context.model.placed.layers, measure_case(context, case, self.stop))
 
+    def _request(self, subject: Subject, case: Case) -> Row:
+        with closing(subject.open(case.setting, Need(case.n_ctx))) as context:
+            return latency_row(subject, case, context, self.stop)
 
-def _measure(bench: Bench, subject: Subject, case: Case, context: Context) -> Row:
-    return loop_row(subject, case, context.model.placed.layers, measure_case(context, case, bench.stop))
+    def _load(self, subject: Subject, load: Load) -> Row:
+        with closing(subject.open(load.case.setting, load.need)) as context:
+            return concurrency_row(subject, load, context, self.stop)
 
-
-def _by_setting(cases: Sequence[Case]) -> Iterator[tuple[Setting, list[Case]]]:
-    for setting, group in groupby(cases, key=lambda case: case.setting):
-        yield setting, list(group)
+    def _start(self, subject: Subject, setting: Setting, repeats: int) -> Row:
+        subject.close()  # the new process needs the memory
+        return start_row(subject, setting, repeats, self.start_command(subject, setting), self.stop)

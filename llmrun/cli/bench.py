@@ -14,7 +14,9 @@ def command(
     models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
     *,
     model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
-    n_prompt: Annotated[str, typer.Option("-p", "--n-prompt", help="Prompt lengths.", metavar=LIST)] = "512",
+    n_prompt: Annotated[
+        str | None, typer.Option("-p", "--n-prompt", help="Prompt lengths (512).", metavar=LIST)
+    ] = None,
     n_gen: Annotated[str, typer.Option("-n", "--n-gen", help="Tokens to generate.", metavar=LIST)] = "128",
     pg: Annotated[
         list[str] | None,
@@ -30,6 +32,15 @@ def command(
     ] = "auto",
     kv_type: Annotated[str, setting("--kv-type", "KV cache types; K/V for two.", metavar=LIST)] = "f16",
     flash_attn: Annotated[str, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off,...")] = "auto",
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Time to first token and between tokens, as `run` answers.")
+    ] = False,
+    concurrency: Annotated[
+        str | None, typer.Option("--concurrency", help="Requests in flight at once.", metavar=LIST)
+    ] = None,
+    shared_prefix: Annotated[
+        int, typer.Option("--shared-prefix", help="With --concurrency: tokens all prompts begin with.", min=0)
+    ] = 0,
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False,
     format: Annotated[
         str, typer.Option("-o", "--format", "--output", help="Of the results.", metavar="table|md|json|jsonl|csv")
@@ -42,6 +53,8 @@ def command(
     Lists are 1,2,4 or ranges: 1-4, 16-64+16, 128-1024*2. Every combination is run.
 
     llmrun bench smollm2 -p 128-512*2 -n 64 -t 1,2
+
+    llmrun bench smollm2 --latency --concurrency 1,2,4,8
     """
     from llmrun.bench.grid import (
         Grid,
@@ -54,7 +67,7 @@ def command(
     from llmrun.cli.benching.flow import Options, run_bench
 
     grid = Grid(
-        n_prompt=parse_counts(n_prompt, "-p"),
+        n_prompt=parse_counts(n_prompt, "-p") if n_prompt is not None else (512,),
         n_gen=parse_counts(n_gen, "-n"),
         pairs=parse_pairs(pg or ()),
         depth=parse_counts(depth, "--depth"),
@@ -69,6 +82,10 @@ def command(
     options = Options(
         references=(*(model or ()), *(models or ())),
         grid=grid,
+        n_prompt_given=n_prompt is not None,
+        latency=latency,
+        concurrency=parse_counts(concurrency, "--concurrency", 1) if concurrency else (),
+        shared_prefix=shared_prefix,
         format="json" if json else format.lower(),
         mmap=not no_mmap,
         quiet=output.quiet,

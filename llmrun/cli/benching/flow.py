@@ -1,14 +1,18 @@
 """One run of `bench`: models are found and every test is checked before anything runs; rows come as they finish."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
+from llmrun.bench.concurrency import Load, knee_sentence
 from llmrun.bench.environment import read_environment
-from llmrun.bench.grid import Case, Grid
+from llmrun.bench.grid import Grid, Setting
 from llmrun.bench.row import Row
-from llmrun.bench.run import Bench, check_cases, run_cases
+from llmrun.bench.run import Bench, Tests
 from llmrun.bench.stop import Stop
+from llmrun.bench.subject import Subject
 from llmrun.cli.benching.show import FORMATS, Shown
 from llmrun.cli.terminal.interrupts import on_interrupt
 from llmrun.cli.terminal.reporting import StderrReport
@@ -19,14 +23,19 @@ from llmrun.machine.threads import ThreadChoice, choose_threads
 from llmrun.prepare.subject import OpenSubject
 
 INTERRUPTED = 130
+SERVED_PROMPT = 128  # tokens: --concurrency without -p
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """What the command line says. `n_prompt_given`: -p was on it. `concurrency` is empty without the flag."""
 
     references: tuple[str, ...]
     grid: Grid
+    n_prompt_given: bool = False
+    latency: bool = False
+    concurrency: tuple[int, ...] = ()
+    shared_prefix: int = 0
     format: str = "table"
     mmap: bool = True
     quiet: bool = False
@@ -36,26 +45,56 @@ def run_bench(options: Options) -> int:
     """Measure, show, and return the exit status. After Ctrl-C the rows that are finished are shown."""
     if options.format not in FORMATS:
         raise UsageError(f"--format {options.format} is none of {', '.join(FORMATS)}")
-    report = StderrReport()
-    stop = Stop()
+    report, stop = StderrReport(), Stop()
     threads = pick_threads(options.grid)
-    cases = options.grid.cases(threads.n)
+    tests = make_tests(options, threads.n)
     subjects = open_subjects(options, report)
-    for subject in subjects:
-        check_cases(subject, cases)
     machine, build = read_environment()
+    bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command)
+    for subject in subjects:
+        bench.check(subject, tests)
     shown = Shown(options.format, machine, build, threads, quiet=options.quiet)
     status = 0
     with on_interrupt(stop.ask):
         try:
-            for row in _rows(Bench(stop, report, machine.bandwidth_bytes_per_s), subjects, cases):
+            for row in _rows(bench, subjects, tests):
                 shown.add(row)
         except Interrupted:
             status = INTERRUPTED
         finally:
             report.close()
+    shown.sentences += knees(shown.rows)
     shown.finish(interrupted=bool(status))
     return status
+
+
+def make_tests(options: Options, n_threads: int) -> Tests:
+    """Without --latency and --concurrency the loops of llama-bench, with either only what it names."""
+    grid = options.grid
+    if not options.latency and not options.concurrency:
+        return Tests(loops=tuple(grid.cases(n_threads)))
+    shaped = replace(grid, n_prompt=(), n_gen=(), depth=(0,))
+    requests = replace(shaped, pairs=grid.pairs or _pairs(grid.n_prompt, grid.n_gen))
+    served = (SERVED_PROMPT,) if not options.n_prompt_given else grid.n_prompt
+    loads = replace(shaped, pairs=grid.pairs or _pairs(served, grid.n_gen))
+    tests = Tests(start_repeats=grid.repeats[0])
+    if options.latency:
+        cases = tuple(requests.cases(n_threads))
+        tests = replace(tests, requests=cases, starts=tuple(dict.fromkeys(case.setting for case in cases)))
+    if options.concurrency:
+        cases = tuple(loads.cases(n_threads))
+        shortest = min(case.n_prompt for case in cases)
+        if options.shared_prefix >= shortest:
+            raise UsageError(
+                f"--shared-prefix {options.shared_prefix} leaves nothing of a prompt of {shortest} tokens"
+            )
+        made = tuple(Load(case, n, options.shared_prefix) for case in cases for n in options.concurrency)
+        tests = replace(tests, loads=made)
+    return tests
+
+
+def _pairs(n_prompt: tuple[int, ...], n_gen: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple((prompt, gen) for prompt in n_prompt for gen in n_gen if prompt and gen)
 
 
 def open_subjects(options: Options, report: StderrReport) -> list[OpenSubject]:
@@ -75,7 +114,24 @@ def pick_threads(grid: Grid) -> ThreadChoice:
     return choice
 
 
-def _rows(bench: Bench, subjects: list[OpenSubject], cases: list[Case]) -> Iterator[Row]:
+def start_command(subject: Subject, setting: Setting) -> list[str]:
+    """A run of this program that answers with a few tokens."""
+    assert isinstance(subject, OpenSubject)
+    layers = "auto" if setting.gpu_layers is None else "all" if setting.gpu_layers < 0 else str(setting.gpu_layers)
+    command = [sys.executable, "-m", "llmrun", "run", str(subject.paths[0]), "Once upon a time", "--raw", "-q"]
+    command += ["-n", "8", "--temp", "0", "--ignore-eos", "-c", "512", "-g", layers]
+    return [*command, "-t", str(setting.n_threads), "-fa", setting.flash_attn]
+
+
+def knees(rows: list[Row]) -> list[str]:
+    """A sentence for each series of concurrency rows."""
+    rows = [row for row in rows if row.kind == "concurrency"]
+    series = groupby(rows, key=lambda row: (row.model, row.test, row.threads, row.batch, row.ubatch, row.kv_type))
+    said = [(key, knee_sentence(list(group))) for key, group in series]
+    return [f"{key[0]} {key[1]}: {sentence}" for key, sentence in said if sentence]
+
+
+def _rows(bench: Bench, subjects: list[OpenSubject], tests: Tests) -> Iterator[Row]:
     for subject in subjects:
         with closing(subject):
-            yield from run_cases(bench, subject, cases)
+            yield from bench.run(subject, tests)
