@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from llmrun.bench.grid import Case
 from llmrun.bench.samples import sample
@@ -72,28 +73,41 @@ class Loop:
         self._one.close()
 
 
+class Timing:
+    """One test over one context, warmed up: each `once` is a repeat. Close it before the context."""
+
+    def __init__(
+        self, context: Context, case: Case, stop: Stop, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Raises Interrupted, EngineError."""
+        self._case = case
+        self._clock = clock
+        self._loop = loop = Loop(context, stop)
+        self._prefix = loop.batches(case.depth, 0)
+        self._prompt = loop.batches(case.n_prompt, case.depth)
+        context.clear()
+        loop.prefill(self._prefix)
+        loop.prefill(self._prompt)
+        loop.decode(min(case.n_gen, 1), case.depth + case.n_prompt)
+
+    def once(self) -> float:
+        """Tokens per second of one repeat; the prefix is put back outside the time."""
+        case = self._case
+        self._loop.rewind(case.depth, self._prefix)
+        started = self._clock()
+        self._loop.prefill(self._prompt)
+        self._loop.decode(case.n_gen, case.depth + case.n_prompt)
+        return (case.n_prompt + case.n_gen) / (self._clock() - started)
+
+    def close(self) -> None:
+        for batch in (*self._prefix, *self._prompt):
+            batch.close()
+        self._loop.close()
+
+
 def measure_case(
     context: Context, case: Case, stop: Stop, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[float, ...]:
     """Tokens per second of each repeat. Raises Interrupted, EngineError."""
-    loop = Loop(context, stop)
-    prefix = loop.batches(case.depth, 0)
-    prompt = loop.batches(case.n_prompt, case.depth)
-    try:
-        context.clear()
-        loop.prefill(prefix)
-        loop.prefill(prompt)
-        loop.decode(min(case.n_gen, 1), case.depth + case.n_prompt)
-
-        def once() -> float:
-            loop.rewind(case.depth, prefix)
-            started = clock()
-            loop.prefill(prompt)
-            loop.decode(case.n_gen, case.depth + case.n_prompt)
-            return (case.n_prompt + case.n_gen) / (clock() - started)
-
-        return sample(once, case.repeats)
-    finally:
-        for batch in (*prefix, *prompt):
-            batch.close()
-        loop.close()
+    with closing(Timing(context, case, stop, clock)) as timing:
+        return sample(timing.once, case.repeats)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from llmrun.bench.compare import Difference
 from llmrun.bench.row import Row
 from llmrun.bench.samples import STEADY
 from llmrun.report import size_text
@@ -70,6 +71,28 @@ def concurrency_table(rows: Sequence[Row], backend: str, *, bars: bool) -> Table
         ("of memory", lambda row: _share(row.bandwidth_share)),
     ]
     return _table(rows, [*columns, *_bars(rows, bars)])
+
+
+def difference_table(found: Sequence[Difference], names: tuple[str, str]) -> Table:
+    """Two sets of results side by side; `names` are theirs."""
+
+    def both(values: tuple[float, float], unit: str) -> str:
+        digits = 3 if unit == "s" else 2
+        return f"{values[0]:.{digits}f} ± {values[1]:.{digits}f}"
+
+    rows = tuple(
+        (
+            one.model,
+            one.test,
+            one.unit,
+            both(one.before, one.unit),
+            both(one.after, one.unit),
+            f"{one.ratio:.3f}",
+            one.verdict,
+        )
+        for one in found
+    )
+    return Table(("model", "test", "unit", *names, "ratio", "verdict"), rows, (*names, "ratio"))
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:

@@ -41,6 +41,16 @@ def command(
     shared_prefix: Annotated[
         int, typer.Option("--shared-prefix", help="With --concurrency: tokens all prompts begin with.", min=0)
     ] = 0,
+    save: Annotated[str | None, typer.Option("--save", help="Keep the results under a name.", metavar="NAME")] = None,
+    compare: Annotated[str | None, typer.Option("--compare", help="With kept results.", metavar="NAME")] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --save: replace what is there.")] = False,
+    compare_anyway: Annotated[
+        bool, typer.Option("--compare-anyway", help="Though the machine or the model file is another.")
+    ] = False,
+    ab: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--ab", help="Two settings in turn, and their ratio.", metavar="'FLAGS' 'FLAGS'"),
+    ] = None,
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False,
     format: Annotated[
         str, typer.Option("-o", "--format", "--output", help="Of the results.", metavar="table|md|json|jsonl|csv")
@@ -55,6 +65,8 @@ def command(
     llmrun bench smollm2 -p 128-512*2 -n 64 -t 1,2
 
     llmrun bench smollm2 --latency --concurrency 1,2,4,8
+
+    llmrun bench smollm2 --ab "-fa on" "-fa off"
     """
     from llmrun.bench.grid import (
         Grid,
@@ -86,8 +98,16 @@ def command(
         latency=latency,
         concurrency=parse_counts(concurrency, "--concurrency", 1) if concurrency else (),
         shared_prefix=shared_prefix,
+        save=save,
+        compare=compare,
+        force=force,
+        compare_anyway=compare_anyway,
         format="json" if json else format.lower(),
         mmap=not no_mmap,
         quiet=output.quiet,
     )
+    if ab is not None:
+        from llmrun.cli.benching.versus import run_ab
+
+        raise typer.Exit(run_ab(options, ab))
     raise typer.Exit(run_bench(options))

@@ -6,9 +6,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from llmrun.bench.compare import check_comparable, compare_rows
 from llmrun.bench.concurrency import Load, knee_sentence
 from llmrun.bench.environment import read_environment
 from llmrun.bench.grid import Grid, Setting
+from llmrun.bench.history import check_free, load, save
 from llmrun.bench.row import Row
 from llmrun.bench.run import Bench, Tests
 from llmrun.bench.stop import Stop
@@ -36,6 +38,10 @@ class Options:
     latency: bool = False
     concurrency: tuple[int, ...] = ()
     shared_prefix: int = 0
+    save: str | None = None
+    compare: str | None = None
+    force: bool = False
+    compare_anyway: bool = False
     format: str = "table"
     mmap: bool = True
     quiet: bool = False
@@ -43,13 +49,17 @@ class Options:
 
 def run_bench(options: Options) -> int:
     """Measure, show, and return the exit status. After Ctrl-C the rows that are finished are shown."""
-    if options.format not in FORMATS:
-        raise UsageError(f"--format {options.format} is none of {', '.join(FORMATS)}")
+    check_format(options.format)
+    if options.save is not None:
+        check_free(options.save, replace=options.force)
+    before = load(options.compare) if options.compare is not None else None
     report, stop = StderrReport(), Stop()
     threads = pick_threads(options.grid)
     tests = make_tests(options, threads.n)
     subjects = open_subjects(options, report)
     machine, build = read_environment()
+    if before is not None and not options.compare_anyway:
+        check_comparable(before.machine, before.rows, machine, [subject.sha256 for subject in subjects])
     bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command)
     for subject in subjects:
         bench.check(subject, tests)
@@ -64,8 +74,18 @@ def run_bench(options: Options) -> int:
         finally:
             report.close()
     shown.sentences += knees(shown.rows)
+    if options.save is not None and shown.rows:
+        report.note(f"kept as {options.save}: {save(options.save, machine, build, shown.rows)}")
+    if before is not None:
+        shown.differences = compare_rows(before.rows, shown.rows, anyway=options.compare_anyway)
+        shown.names = (options.compare or "", "now")
     shown.finish(interrupted=bool(status))
     return status
+
+
+def check_format(name: str) -> None:
+    if name not in FORMATS:
+        raise UsageError(f"--format {name} is none of {', '.join(FORMATS)}")
 
 
 def make_tests(options: Options, n_threads: int) -> Tests:

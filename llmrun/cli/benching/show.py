@@ -5,9 +5,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from llmrun.bench.compare import Difference
 from llmrun.bench.environment import BuildFacts, MachineFacts, header_lines
 from llmrun.bench.row import Row
-from llmrun.bench.table import Table, concurrency_table, csv_fields, latency_table, loop_table, markdown, warnings
+from llmrun.bench.table import (
+    Table,
+    concurrency_table,
+    csv_fields,
+    difference_table,
+    latency_table,
+    loop_table,
+    markdown,
+    warnings,
+)
 from llmrun.cli.output import json_line, print_json, print_table
 from llmrun.cli.terminal import streams
 from llmrun.machine.threads import ThreadChoice
@@ -26,6 +36,8 @@ class Shown:
     quiet: bool = False
     rows: list[Row] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
+    differences: list[Difference] | None = None  # against the results or setting named first in `names`
+    names: tuple[str, str] = ("A", "B")
 
     def __post_init__(self) -> None:
         if not self.quiet:
@@ -41,6 +53,9 @@ class Shown:
         elif self.format == "csv":
             self._csv(list(csv_fields(row).values()))
 
+    def add_difference(self, found: Difference) -> None:
+        self.differences = [*(self.differences or ()), found]
+
     def finish(self, *, interrupted: bool) -> None:
         """Show what is left to show."""
         if self.format == "json":
@@ -48,10 +63,23 @@ class Shown:
         elif self.format in ("table", "md"):
             for table in self._tables():
                 self._table(table)
+        if self.differences is not None:
+            self._show_differences(self.differences)
         for line in (*self.sentences, *warnings(self.rows)):
             streams.say(line)
         if interrupted:
-            streams.say(f"interrupted: {len(self.rows)} tests were finished")
+            streams.say(f"interrupted: {len(self.rows) or len(self.differences or ())} tests were finished")
+
+    def _show_differences(self, found: list[Difference]) -> None:
+        if self.rows and not found:
+            streams.say(f"no row has a counterpart in {self.names[0]}: the same tests and settings would have")
+        elif self.format in ("table", "md") and found:
+            self._table(difference_table(found, self.names))
+        elif self.format == "jsonl":
+            for one in found:
+                self._line(json_line(one))
+        elif self.format == "csv" and found:
+            streams.say("differences are not in CSV: --format json has them")
 
     def document(self) -> dict[str, object]:
         """`bench --json`."""
@@ -60,6 +88,7 @@ class Shown:
             "build": self.build,
             "threads": self.threads,
             "rows": self.rows,
+            **({} if self.differences is None else {"differences": self.differences}),
             "notes": [*self.sentences, *warnings(self.rows)],
         }
 
