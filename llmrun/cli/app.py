@@ -25,7 +25,6 @@ COMMANDS = {
     "rm": ("rm", "Delete models from this machine."),
     "alias": ("alias", "Give a model a name of your own."),
     "bench": ("bench", "Measure how fast models are here."),
-    "quantize": ("quantize", "Make a smaller file of a model."),
     "convert": ("convert", "Turn a Hugging Face checkpoint into a GGUF file."),
     "quantize": ("quantize", "Make a smaller file of a model."),
     "imatrix": ("imatrix", "Find out which weights of a model matter."),

@@ -28,15 +28,22 @@ if TYPE_CHECKING:
     from llmrun.prepare.planning import Planner
 
 
-def find(reference: str, report: Report, catalog: Catalog | None = None) -> resolve.Resolved:
-    """The model's files on this machine, fetched first where they are not here yet."""
+def find(
+    reference: str, report: Report, catalog: Catalog | None = None, *, quantized: bool = True
+) -> resolve.Resolved:
+    """The model's files on this machine, fetched first where they are not here yet, and converted (and quantized,
+    unless full precision is wanted) where only a checkpoint is there."""
     store = Store()
     found = resolve.resolve(reference, catalog or load_catalog(), store, report)
-    if found.paths:
-        return found
-    from llmrun.prepare.planning import this_machine, weights_budget
+    if not found.paths:
+        from llmrun.prepare.planning import this_machine, weights_budget
 
-    return resolve.fetch(found, store, report, weights_budget(this_machine()))
+        found = resolve.fetch(found, store, report, weights_budget(this_machine()))
+    if found.kind == "checkpoint":
+        from llmrun.prepare.checkpoint import ready
+
+        found = ready(found, report, quantized=quantized)
+    return found
 
 
 class Loading:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmrun import paths
-from llmrun.errors import UsageError
 from llmrun.gguf.types import parse_quant
 from llmrun.machine.cores import read_cores
 from llmrun.prepare.loading import find
@@ -22,12 +21,8 @@ if TYPE_CHECKING:
 
 
 def find_source(reference: str, report: Report) -> "tuple[Source, Resolved]":
-    """The model's files, fetched first where they are not here. Raises UsageError for an unconverted checkpoint."""
-    found = find(reference, report)
-    if found.kind != "gguf":
-        raise UsageError(
-            f"{reference} is a checkpoint, not a GGUF file", f"llmrun convert {reference} makes one, in F16"
-        )
+    """The model's files, fetched first where they are not here. A checkpoint is converted first."""
+    found = find(reference, report, quantized=False)
     return Source(found.paths), found
 
 
