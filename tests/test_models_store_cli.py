@@ -162,7 +162,9 @@ def test_a_damaged_file_is_noticed_and_healed(link: str, model: bytes) -> None:
     assert "is here (" in ok("pull", link)
     assert blob.read_bytes() == model
     assert blobs() == [blob]
-    assert ok("list", "--verify").count("m-Q4_0.gguf") == 1
+    whole = llmrun("list", "--verify")
+    assert whole.status == 0 and "every file of llmrun's store is whole" in whole.err
+    assert whole.text.count("m-Q4_0.gguf") == 1
 
 
 @pytest.mark.parametrize("damage", ["short", "gone"])

@@ -33,6 +33,8 @@ def command(
     damaged = store.verify(report) if verify else []
     for damage in damaged:
         report.note(f"{damage.name}: {damage.file} {damage.reason}; llmrun pull {damage.name} fetches it again")
+    if verify and not damaged and not output.quiet:
+        report.note("every file of llmrun's store is whole")
     models = list_models(store, others=everything)
     if json:
         print_json({"models": models, "damaged": damaged})

@@ -77,7 +77,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], right:
     target = console()
     with target.capture() as text:
         target.print(table, crop=False, no_wrap=True)
-    sys.stdout.write(text.get())  # a console that writes itself ends the program where the reader has gone
+    # Written here: a console that writes ends the program by itself where the reader has gone.
+    sys.stdout.writelines(f"{line.rstrip()}\n" for line in text.get().splitlines())
 
 
 def progress_bars() -> Any:
