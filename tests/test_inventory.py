@@ -97,7 +97,7 @@ def test_the_hub_cache(gguf: bytes, hub: Path) -> None:
     assert list(models) == ["hf:org/two/a.gguf", "hf:org/two/b.gguf", "org/raw", "org/repo:Q4_0", "org/repo:Q8_0"]
     assert models["org/repo:Q8_0"].size_bytes == sum(len(data) for data in parts.values())
     assert len(models["org/repo:Q8_0"].paths) == 2
-    assert (models["org/raw"].kind, models["org/raw"].size_bytes) == ("checkpoint", 52)
+    assert (models["org/raw"].kind, models["org/raw"].size_bytes) == ("checkpoint", 53)
     assert names(Store()) == list(models)
     for name in models:
         assert resolve(name, load_catalog(), Store(), Quiet()).paths, name
