@@ -34,7 +34,9 @@ def offered(line: str) -> list[str]:
     return done.text.split()
 
 
-@pytest.mark.parametrize("line", ["run ", "run -m ", "run -n 3 ", "chat ", "show ", "pull a ", "tokenize ", "plan "])
+@pytest.mark.parametrize(
+    "line", ["run ", "run -m ", "run -n 3 ", "chat ", "show ", "pull a ", "tokenize ", "plan ", "bench "]
+)
 def test_any_model(line: str) -> None:
     names = offered(f"llmrun {line}")
     assert set(names) == {*CATALOGUE, "mine", "org/repo:Q4_0"} and len(names) == len(set(names))

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
 
 LIST = "LIST"
@@ -11,7 +12,9 @@ LIST = "LIST"
 
 @with_groups
 def command(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
     model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
     n_prompt: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
 from llmrun.cli.perplexity import layers_on_gpu, stopping
 from llmrun.errors import UsageError
@@ -12,7 +13,9 @@ from llmrun.errors import UsageError
 
 @with_groups
 def command(
-    model: Annotated[str | None, typer.Argument(metavar="MODEL", show_default=False)] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
     file: Annotated[
         str | None, typer.Option("-f", "--file", help="The text; without it, one the model writes.")

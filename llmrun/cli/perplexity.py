@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, count, setting, with_groups
 from llmrun.cli.terminal.interrupts import on_interrupt
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", show_default=False, autocompletion=any_model)],
     *,
     file: Annotated[
         str | None, typer.Option("-f", "--file", help="The text; without it, one the model writes.")

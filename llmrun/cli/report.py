@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
 from llmrun.cli.perplexity import layers_on_gpu, stopping
 from llmrun.report import size_text
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 @with_groups
 def command(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
     reference: Annotated[
         str | None, typer.Option("--reference", "--base", help="The best file of the model, to compare with.")
