@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +81,8 @@ def machine(own_worker: str) -> Machine:
 
 def with_free(machine: Machine, free_bytes: int) -> Machine:
     """The machine with an artificially small device."""
-    devices = tuple(replace(d, free_bytes=free_bytes) if d.is_worker else d for d in machine.devices)
-    return replace(machine, devices=devices)
+    devices = tuple(d._replace(free_bytes=free_bytes) if d.is_worker else d for d in machine.devices)
+    return machine._replace(devices=devices)
 
 
 def planner(path: Path, machine: Machine, **wish: Any) -> Planner:

@@ -19,12 +19,12 @@ from tests.hub_server import Hub as HubServer
 def facts() -> Facts:
     """This machine's, made quiet and roomy."""
     found = gather(online=False)
-    memory = replace(found.machine.memory, free_bytes=16_000_000_000)
+    memory = found.machine.memory._replace(free_bytes=16_000_000_000)
     places = tuple(replace(place, free_bytes=100_000_000_000, writable=True) for place in found.places)
     return replace(
         found,
         software=replace(found.software, unused_features=()),
-        machine=replace(found.machine, memory=memory, gpus=()),
+        machine=found.machine._replace(memory=memory, gpus=()),
         busy_cores=0.0,
         places=places,
         damaged=(),
@@ -42,13 +42,13 @@ def test_a_machine_without_faults_has_no_findings(facts: Facts) -> None:
 def test_each_fault_is_found_with_its_remedy(facts: Facts) -> None:
     machine, software, places = facts.machine, facts.software, facts.places
     rtx = Gpu("nvidia", "NVIDIA RTX 4090", reachable=True, strong=True)
-    little = replace(machine.memory, free_bytes=500_000_000, limit_bytes=1_073_741_824, limit_name="container limit")
+    little = machine.memory._replace(free_bytes=500_000_000, limit_bytes=1_073_741_824, limit_name="container limit")
     for faulty, kind, text, remedy in (
         (replace(facts, software=replace(software, fault="no library")), "broken", "no library", "pip install"),
         (replace(facts, software=replace(software, llama_cpp_python="0.4.0")), "advice", "0.4.0", "==0.3.36"),
         (replace(facts, software=replace(software, unused_features=("AVX512",))), "advice", "AVX512", "GGML_NATIVE"),
-        (replace(facts, machine=replace(machine, memory=little)), "advice", "container limit of 1.1 GB", "limit"),
-        (replace(facts, machine=replace(machine, gpus=(rtx,))), "advice", "RTX 4090", "-DGGML_CUDA=on"),
+        (replace(facts, machine=machine._replace(memory=little)), "advice", "container limit of 1.1 GB", "limit"),
+        (replace(facts, machine=machine._replace(gpus=(rtx,))), "advice", "RTX 4090", "-DGGML_CUDA=on"),
         (replace(facts, busy_cores=1.5), "advice", "keep 1.5 of", "close"),
         (replace(facts, places=(replace(places[0], writable=False),)), "broken", "cannot be written", "LLMRUN_HOME"),
         (replace(facts, places=(replace(places[1], free_bytes=5),)), "advice", "5 B is free", "HF_HOME"),

@@ -13,7 +13,7 @@ from llmrun.gguf.header import open_header
 from llmrun.gguf.info import model_info
 from llmrun.plan.compute import compute_bytes, output_bytes
 from llmrun.plan.kv import kv_bytes
-from llmrun.plan.placement import Model
+from llmrun.plan.placement import Model, model_of
 from llmrun.plan.sizes import ContextSizes
 from llmrun.plan.weights import host_bytes, sort_tensors
 from tests import unusual
@@ -39,10 +39,10 @@ SIZES = (
 )
 
 
-def model_of(path: Path) -> Model:
+def read_model(path: Path) -> Model:
     header = open_header(path)
     info = model_info(header)
-    return Model(info, sort_tensors(header.tensors, info.n_layer))
+    return model_of(info, sort_tensors(header.tensors, info.n_layer))
 
 
 def load(path: Path, *, allocate: bool) -> int:
@@ -91,7 +91,7 @@ def context_params(lib: Any, sizes: ContextSizes) -> Any:
 
 def check_contexts(path: Path, all_sizes: Iterable[ContextSizes]) -> None:
     """KV and output exact; compute within the tolerance."""
-    model, loaded = model_of(path), load(path, allocate=False)
+    model, loaded = read_model(path), load(path, allocate=False)
     try:
         for sizes in all_sizes:
             log = context_log(loaded, sizes)
@@ -137,7 +137,7 @@ def test_contexts_of_tiny_models(tmp_path: Path, shape: dict[str, Any]) -> None:
 def test_weights_of_tiny_models(tmp_path: Path, shape: dict[str, Any], qtype: str) -> None:
     """Real loads, in the plain buffer and in the one where matrices are rearranged for the processor."""
     path = tiny_gguf(tmp_path / "tiny.gguf", n_layer=3, n_vocab=2048, qtype=qtype, **shape)
-    weights, features = model_of(path).weights, capi.cpu_features()
+    weights, features = read_model(path).weights, capi.cpu_features()
     rest = [t for group in (*weights.layers, *weights.experts, weights.output) for t in group]
     held = host_bytes(weights.input, rest, weights.tied, frozenset(features))
     capi.lib().llama_model_free(load(path, allocate=True))

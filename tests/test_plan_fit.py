@@ -234,7 +234,7 @@ def test_repacked_matrices_of_a_tied_model_are_counted_twice(tmp_path: Path) -> 
     header = open_header(tiny_gguf(tmp_path / "tied.gguf", n_embd=256, n_vocab=2048, qtype="Q4_0", tied=True))
     info = model_info(header)
     plain = make_plan(info, header.tensors, machine(GB), Wish(n_ctx=256))
-    repacking = replace(machine(GB), features=("AVX2", "REPACK"))
+    repacking = machine(GB)._replace(features=("AVX2", "REPACK"))
     repacked = make_plan(info, header.tensors, repacking, Wish(n_ctx=256))
     embedding = next(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
     assert repacked.weights_bytes - plain.weights_bytes == embedding

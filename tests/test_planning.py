@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +39,7 @@ def planner(path: Path, on: Machine, **wish: object) -> Planner:
 def test_load_line_says_where_the_layers_are(tiny_model: Path) -> None:
     plan = planner(tiny_model, machine(CUDA)).first(Room(512, 512))
     line = load_line(
-        replace(plan, uses=(plan.uses[0], replace(plan.uses[1], weights_bytes=5 * GB))), Placed(3, 3, ())
+        plan._replace(uses=(plan.uses[0], plan.uses[1]._replace(weights_bytes=5 * GB))), Placed(3, 3, ())
     )
     assert line == "3/3 layers on CUDA0 (5.0 of 24 GB), KV on CUDA0"
     assert load_line(plan, Placed(2, 3, ())).endswith("; 3 were planned")
@@ -71,7 +70,7 @@ def test_a_gpu_that_the_build_cannot_use_is_said_with_what_mends_it(tiny_model: 
     found = unused_gpus(machine(gpus=(RTX,)))[0]
     assert found.reason == "NVIDIA RTX 4090 is in this machine, but this build of llama.cpp has no CUDA backend"
     assert "-DGGML_CUDA=on" in found.remedy
-    unplugged = unused_gpus(machine(gpus=(replace(RTX, reachable=False),)))[0]
+    unplugged = unused_gpus(machine(gpus=(RTX._replace(reachable=False),)))[0]
     assert "--gpus all" in unplugged.remedy
     assert unused_gpus(machine(CUDA, gpus=(RTX,))) == ()
     weak = Gpu("intel", "Intel GPU", reachable=True, strong=False)
@@ -85,7 +84,7 @@ def test_a_gpu_that_the_build_cannot_use_is_said_with_what_mends_it(tiny_model: 
 
 def test_a_required_gpu_is_refused_with_the_reason(tiny_model: Path) -> None:
     check_gpu(planner(tiny_model, machine(CUDA)).first(Room(512, 512)), machine(CUDA))
-    small = replace(CUDA, free_bytes=1_000_000)
+    small = CUDA._replace(free_bytes=1_000_000)
     for on, reason in (
         (machine(), "finds no GPU"),
         (machine(gpus=(RTX,)), "no CUDA backend"),
@@ -141,7 +140,7 @@ def test_mem_01_a_context_that_cannot_be_is_refused_before_loading(smollm2: Path
 
 
 def test_mem_01_a_default_context_is_made_to_fit(smollm2: Path) -> None:
-    few = replace(machine(), memory=Memory(64 * GB, 150_000_000, None, "", 150_000_000))
+    few = machine()._replace(memory=Memory(64 * GB, 150_000_000, None, "", 150_000_000))
     asked = planner(smollm2, few)
     first = asked.first(room_for_text(20, None))
     assert 512 <= first.n_ctx < 4096 and first.kv_type == ("q8_0", "q8_0")

@@ -5,21 +5,17 @@ Knows nothing of what fits; that is the plan's.
 
 import ctypes
 import re
-import socket
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmrun.engine import capi
 from llmrun.errors import EngineError, UsageError
-from llmrun.machine.gpus import build_command
 
 CONNECT_S = 5.0
 DEFAULT_PORT = 50052  # of llama.cpp's own rpc-server
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """What llama.cpp did, from its log: layers on devices, of all; bytes of weights by buffer name."""
 
     layers: int
@@ -95,6 +91,8 @@ def parse_endpoints(text: str) -> tuple[str, ...]:
 def require_rpc() -> None:
     """Raises EngineError, with the line that mends it, for a build without the RPC backend."""
     if "RPC" not in capi.backends():
+        from llmrun.machine.gpus import build_command
+
         raise EngineError(
             "this build of llama.cpp has no RPC backend, so it reaches no other machine",
             build_command("RPC", capi.binding_version()),
@@ -120,6 +118,8 @@ def add_workers(endpoints: Sequence[str]) -> None:
 
 
 def _knock(endpoint: str) -> None:
+    import socket
+
     host, _, port = endpoint.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()

@@ -1,8 +1,8 @@
 """A container's limits, from control groups of version 1 and 2, nested ones included."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.machine.kernel_files import read, read_int, read_table
 
@@ -10,8 +10,7 @@ ROOT = Path("/sys/fs/cgroup")
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """Bytes. Page cache is not counted as used: the kernel gives it up when memory is asked for."""
 
     limit: int

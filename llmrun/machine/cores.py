@@ -2,8 +2,8 @@
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.machine import cgroup
 from llmrun.machine.kernel_files import cpu_list, read, read_int
@@ -11,8 +11,7 @@ from llmrun.machine.kernel_files import cpu_list, read, read_int
 SYS = Path("/sys")
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(NamedTuple):
     """Counts of CPUs. Hyper-threads and efficiency cores do not count as `usable`, which is never 0."""
 
     logical: int  # hardware threads of the machine
@@ -64,14 +63,15 @@ def count_cores(
 
 def cpu_name(proc: Path = Path("/proc")) -> str:
     """The processor as its maker names it."""
-    import platform
-
-    if sys.platform == "darwin":
-        return _sysctl_text("machdep.cpu.brand_string") or platform.machine()
+    name = _sysctl_text("machdep.cpu.brand_string") if sys.platform == "darwin" else ""
     for line in _head(proc / "cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model"):
-            return value.strip()
+            name = name or value.strip()
+    if name:
+        return name
+    import platform
+
     return platform.processor() or platform.machine()
 
 

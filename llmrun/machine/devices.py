@@ -1,14 +1,12 @@
 """The devices that a llama.cpp build computes on, as its engine lists them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """Named as in llama.cpp's log (`CUDA0`); an RPC worker is a gpu, `description` is then its address. Bytes."""
 
     name: str

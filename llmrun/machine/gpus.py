@@ -1,10 +1,8 @@
 """GPUs that the machine holds, found without any GPU library: what a CPU-only build would leave unused."""
 
-import platform
-import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.machine.kernel_files import read, read_int
 
@@ -17,8 +15,7 @@ STRONG_VRAM_BYTES = 4 << 30  # what the firmware sets aside for the GPU inside a
 BACKENDS = {"nvidia": "CUDA", "amd": "HIP", "intel": "Vulkan", "apple": "Metal"}
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """`vendor` is nvidia, amd, intel or apple. `reachable`: its device file is here, which in a container it is
     only if the container was given it. `strong`: it has memory of its own, or is Apple's; the small GPUs inside
     processors are not, and seldom beat the cores beside them.
@@ -33,13 +30,23 @@ class Gpu:
 def find_gpus(root: Path = Path("/")) -> tuple[Gpu, ...]:
     """The GPUs of this machine; `root` is where dev, proc and sys are."""
     if sys.platform == "darwin":
+        import platform
+
         return (Gpu("apple", "Apple GPU", True, True),) if platform.machine() == "arm64" else ()
     listed = _nvidia_driver(root)
     on_bus = [gpu for gpu in _pci(root) if not (listed and gpu.vendor == "nvidia")]
-    # Under WSL and on Windows there is neither a bus nor a driver folder to read, only NVIDIA's tool.
-    if not listed and not on_bus and root == Path("/") and shutil.which("nvidia-smi"):
+    if not listed and not on_bus and root == Path("/") and _has_nvidia_tool():
         return (Gpu("nvidia", "NVIDIA GPU", True, True),)
     return (*listed, *on_bus)
+
+
+def _has_nvidia_tool() -> bool:
+    """Under WSL and on Windows there is neither a bus nor a driver folder to read."""
+    if sys.platform != "win32" and not Path("/dev/dxg").exists():
+        return False
+    import shutil
+
+    return shutil.which("nvidia-smi") is not None
 
 
 def _nvidia_driver(root: Path) -> list[Gpu]:

@@ -1,6 +1,6 @@
 """The whole machine in one record, for plans, benches and `doctor`."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.machine.cores import Cores, cpu_name, read_cores
 from llmrun.machine.devices import Device
@@ -8,8 +8,7 @@ from llmrun.machine.gpus import Gpu, find_gpus
 from llmrun.machine.memory import Memory, read_memory
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """`devices` and `features` (of the CPU, by llama.cpp's names) are those of the llama.cpp build, `gpus` those
     of the hardware, which the build may not know how to use.
     """

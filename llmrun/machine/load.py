@@ -3,8 +3,8 @@
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.machine.kernel_files import read
 
@@ -12,8 +12,7 @@ TICK_S = 0.01  # of /proc/stat, on every architecture that llama.cpp runs on
 SHORTEST_S = 0.05  # a few ticks: below it the counters say nothing
 
 
-@dataclass(frozen=True)
-class CpuReading:
+class CpuReading(NamedTuple):
     """Seconds since the machine started: `busy_s` of CPU per hardware thread, `own_s` of this process."""
 
     wall_s: float

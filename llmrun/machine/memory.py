@@ -1,15 +1,14 @@
 """RAM, and how much of it this process may still take: the host's, its container's and its shell's limits."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.machine import cgroup
 from llmrun.machine.kernel_files import read, read_table
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """`free_bytes` is the least of what the host has available and what each limit leaves."""
 
     total_bytes: int

@@ -1,12 +1,11 @@
 """The number of threads for a run: chosen once, before prefill, and always with the reason beside it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.machine.cores import Cores
 
 
-@dataclass(frozen=True)
-class ThreadChoice:
+class ThreadChoice(NamedTuple):
     """`n` is never 0; `reason` is shown in `-v`, `bench` and `doctor`."""
 
     n: int

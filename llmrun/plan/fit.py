@@ -1,7 +1,7 @@
 """Chooses context, cache type, batch and GPU layers so that a model fits a machine; or says what would fit."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from llmrun.errors import UsageError
 from llmrun.gguf.header import TensorInfo
@@ -10,7 +10,7 @@ from llmrun.machine.devices import Device, offload_devices
 from llmrun.machine.inventory import Machine
 from llmrun.plan.compute import compute_bytes
 from llmrun.plan.kv import check_kv_type, kv_bytes
-from llmrun.plan.placement import HOST, DeviceUse, Model, Placement, device_uses, slot_weights
+from llmrun.plan.placement import HOST, DeviceUse, Model, Placement, device_uses, model_of, slot_weights
 from llmrun.plan.sizes import PADDING, ContextSizes, pad
 from llmrun.plan.weights import sort_tensors
 from llmrun.plan.wish import ALL_LAYERS, Wish, check_context, context_limit
@@ -20,8 +20,7 @@ LARGEST_MARGIN = 1 << 30
 FRUGALITY = ((("f16", "f16"), 512), (("f16", "f16"), 128), (("q8_0", "q8_0"), 512), (("q8_0", "q8_0"), 128))
 
 
-@dataclass(frozen=True)
-class Fit:
+class Fit(NamedTuple):
     """Settings, where the layers go with them, and what each device then holds (the host first)."""
 
     sizes: ContextSizes
@@ -36,8 +35,7 @@ def budget_bytes(free_bytes: int) -> int:
     return free_bytes - min(LARGEST_MARGIN, free_bytes // 10)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A model, a machine and a wish, with the settings to try derived from them."""
 
     model: Model
@@ -123,7 +121,7 @@ class Problem:
 
 def problem_of(info: ModelInfo, tensors: Iterable[TensorInfo], machine: Machine, wish: Wish) -> Problem:
     """`tensors` are those of all parts of the model."""
-    return Problem(Model(info, sort_tensors(tensors, info.n_layer)), machine, wish)
+    return Problem(model_of(info, sort_tensors(tensors, info.n_layer)), machine, wish)
 
 
 def search(problem: Problem) -> Fit | None:
@@ -228,8 +226,8 @@ def largest_context(problem: Problem) -> int | None:
     low, high = 0, problem.wanted_context() // PADDING
     while low < high:
         middle = (low + high + 1) // 2
-        wish = replace(problem.wish, n_ctx=middle * PADDING, n_ctx_min=None)
-        if search(replace(problem, wish=wish)) is None:
+        wish = problem.wish._replace(n_ctx=middle * PADDING, n_ctx_min=None)
+        if search(problem._replace(wish=wish)) is None:
             high = middle - 1
         else:
             low = middle

@@ -1,6 +1,6 @@
 """The plan of one run: settings that fit, what each device will hold, and what was given up for it."""
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from llmrun.errors import DoesNotFitError
 from llmrun.gguf.header import TensorInfo
@@ -13,8 +13,7 @@ from llmrun.plan.wish import ALL_LAYERS, Wish
 from llmrun.report import size_text
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Sizes in bytes, contexts in tokens. `uses` has the host first, then the devices that take layers, in the
     order in which llama.cpp is to be given them. `gpu_layers` of `n_slots` layers (the output counts as one) run
     on devices; the routed experts of the first `cpu_expert_layers` stay on the CPU. `notes` say what was given up
@@ -111,7 +110,7 @@ def _refusal(problem: Problem) -> DoesNotFitError:
     if not over:
         # What shares the host's memory adds to what the host itself holds.
         shared = sum(use.needed_bytes for use in devices if shares_memory(use))
-        over = [_need(replace(host, weights_bytes=host.weights_bytes + shared)) + _limit(problem.machine)]
+        over = [_need(host._replace(weights_bytes=host.weights_bytes + shared)) + _limit(problem.machine)]
     return DoesNotFitError(
         f"it does not fit: a context of {closest.sizes.n_ctx} tokens needs {'; '.join(over)}",
         _remedy(problem, closest),
@@ -152,13 +151,13 @@ def _remedy(problem: Problem, closest: Fit) -> str:
     if n_ctx:
         nearest.append(f"-c {n_ctx}")
     for change, flag in (
-        (replace(wish, kv_type=None), "--kv-type q8_0"),
-        (replace(wish, cpu_expert_layers=ALL_LAYERS), "--cpu-moe"),
-        (replace(wish, gpu_layers=None), "-g"),
+        (wish._replace(kv_type=None), "--kv-type q8_0"),
+        (wish._replace(cpu_expert_layers=ALL_LAYERS), "--cpu-moe"),
+        (wish._replace(gpu_layers=None), "-g"),
     ):
         if change == wish or (flag == "--cpu-moe" and not problem.model.has_experts):
             continue
-        fit = search(replace(problem, wish=change))
+        fit = search(problem._replace(wish=change))
         if fit is not None:
             nearest.append(f"-g {fit.placement.gpu_layers}" if flag == "-g" else flag)
     if nearest:

@@ -1,7 +1,6 @@
 """Which layers run where, and what each device's memory then holds. Knows nothing of what fits."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.info import ModelInfo
@@ -14,12 +13,16 @@ from llmrun.plan.weights import Weights, device_bytes, host_bytes
 HOST = "CPU"
 
 
-@dataclass(frozen=True)
-class Model:
-    """What a plan needs of a model. A slot is a layer or, last, the output: what llama.cpp counts as layers."""
+class Model(NamedTuple):
+    """What a plan needs of a model. A slot is a layer or, last, the output: what llama.cpp counts as layers.
+
+    `slot_bytes` are the bytes of each slot's weights on a device without, `expert_bytes` those of its routed experts.
+    """
 
     info: ModelInfo
     weights: Weights
+    slot_bytes: tuple[int, ...]
+    expert_bytes: tuple[int, ...]
 
     @property
     def n_slots(self) -> int:
@@ -29,20 +32,18 @@ class Model:
     def has_experts(self) -> bool:
         return any(self.weights.experts)
 
-    @cached_property
-    def slot_bytes(self) -> tuple[int, ...]:
-        """Bytes of each slot's weights on a device, routed experts left out."""
-        output = device_bytes((*self.weights.output, *self.weights.tied))
-        return (*(device_bytes(layer) for layer in self.weights.layers), output)
 
-    @cached_property
-    def expert_bytes(self) -> tuple[int, ...]:
-        """Bytes of each slot's routed experts on a device."""
-        return (*(device_bytes(experts) for experts in self.weights.experts), 0)
+def model_of(info: ModelInfo, weights: Weights) -> Model:
+    output = device_bytes((*weights.output, *weights.tied))
+    return Model(
+        info,
+        weights,
+        slot_bytes=(*map(device_bytes, weights.layers), output),
+        expert_bytes=(*map(device_bytes, weights.experts), 0),
+    )
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """`slots[i]` slots run on `devices[i]`, in order and up to the output; the slots before them on the CPU.
 
     The routed experts of the first `cpu_expert_layers` layers stay on the CPU whatever runs their layer.
@@ -58,8 +59,7 @@ class Placement:
         return sum(self.slots)
 
 
-@dataclass(frozen=True)
-class DeviceUse:
+class DeviceUse(NamedTuple):
     """What a device's memory holds. `layers` counts the output as one. The first of a plan's is the host's."""
 
     name: str

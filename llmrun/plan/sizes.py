@@ -1,6 +1,6 @@
 """The sizes of a context as llama.cpp derives them from what is asked for (src/llama-context.cpp)."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.gguf.types import TENSOR_TYPES, TensorType
 
@@ -18,8 +18,7 @@ def pad(n: int, to: int = PADDING) -> int:
     return -(-n // to) * to
 
 
-@dataclass(frozen=True)
-class ContextSizes:
+class ContextSizes(NamedTuple):
     """What decides a context's memory. `n_ctx` cells are shared by `n_seq_max` sequences; `kv_type` is (K, V);
     `n_outputs` rows of logits are wanted at most from one decode. Tokens throughout."""
 

@@ -7,7 +7,7 @@ from llmrun.gguf.header import TensorInfo
 from llmrun.plan.fit import Fit, Problem, largest_context, search
 from llmrun.plan.kv import kv_bytes
 from llmrun.plan.make import tightest
-from llmrun.plan.placement import Model
+from llmrun.plan.placement import Model, model_of
 from llmrun.plan.weights import Weights
 from llmrun.plan.wish import context_limit
 
@@ -59,7 +59,7 @@ def context_rows(problem: Problem, bytes_per_s: float | None) -> tuple[Row, ...]
     contexts = [wish.n_ctx] if wish.n_ctx else [n_ctx for n_ctx in CONTEXTS if n_ctx < limit] + [limit or CONTEXTS[0]]
     types = [wish.kv_type] if wish.kv_type else [kv_type for kv_type in CACHE_TYPES if problem.can_have(kv_type)]
     return tuple(
-        row(replace(problem, wish=replace(wish, n_ctx=n_ctx, n_ctx_min=None, kv_type=kv_type)), bytes_per_s)
+        row(problem._replace(wish=wish._replace(n_ctx=n_ctx, n_ctx_min=None, kv_type=kv_type)), bytes_per_s)
         for n_ctx in contexts
         for kv_type in types
     )
@@ -87,11 +87,11 @@ def row(problem: Problem, bytes_per_s: float | None) -> Row:
 def longest_contexts(problem: Problem) -> tuple[tuple[str, int], ...]:
     """For each cache type the longest context that fits, 0 for none."""
     types = [problem.wish.kv_type] if problem.wish.kv_type else [t for t in CACHE_TYPES if problem.can_have(t)]
-    open_ended = replace(problem.wish, n_ctx=0, n_ctx_min=None)
+    open_ended = problem.wish._replace(n_ctx=0, n_ctx_min=None)
     return tuple(
         (
             ",".join(dict.fromkeys(kv_type)),
-            largest_context(replace(problem, wish=replace(open_ended, kv_type=kv_type))) or 0,
+            largest_context(problem._replace(wish=open_ended._replace(kv_type=kv_type))) or 0,
         )
         for kv_type in types
     )
@@ -105,8 +105,9 @@ def quant_rows(
     """
     rows = []
     for quant, quant_bytes in sorted(quants, key=lambda each: each[1]):
-        model = replace(problem.model, weights=_scaled(problem.model.weights, quant_bytes / max(1, size_bytes)))
-        rows.append(QuantRow(quant, quant_bytes, False, row(replace(problem, model=model), bytes_per_s)))
+        weights = _scaled(problem.model.weights, quant_bytes / max(1, size_bytes))
+        model = model_of(problem.model.info, weights)
+        rows.append(QuantRow(quant, quant_bytes, False, row(problem._replace(model=model), bytes_per_s)))
     fitting = [each for each in rows if each.row.fits]
     quantized = [each for each in fitting if each.quant not in FULL_PRECISION]
     best = next(reversed(quantized or fitting), None)
@@ -137,8 +138,7 @@ def _scaled(weights: Weights, factor: float) -> Weights:
     def scale(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
         return tuple(replace(tensor, n_bytes=int(tensor.n_bytes * factor)) for tensor in tensors)
 
-    return replace(
-        weights,
+    return weights._replace(
         input=scale(weights.input),
         layers=tuple(map(scale, weights.layers)),
         experts=tuple(map(scale, weights.experts)),

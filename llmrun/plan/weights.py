@@ -5,7 +5,7 @@ src/llama-arch.cpp, and `ggml_repack_get_optimal_repack_type` (ggml/src/ggml-cpu
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.gguf.header import TensorInfo
 from llmrun.plan.sizes import pad
@@ -24,8 +24,7 @@ _REPACKED: dict[str, dict[str, int]] = {
 _OUTPUT = ("output", "cls", "dense_", "altup_")
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """Tensors by place. `experts` are those of routed experts, kept apart from the `layers` they belong to."""
 
     input: tuple[TensorInfo, ...]
@@ -82,8 +81,7 @@ def device_bytes(tensors: Iterable[TensorInfo]) -> int:
     return sum(pad(tensor.n_bytes, DEVICE_ALIGNMENT) for tensor in tensors)
 
 
-@dataclass(frozen=True)
-class HostBytes:
+class HostBytes(NamedTuple):
     """`plain` bytes are mapped from the file or read as they are; `repacked` ones are rearranged copies."""
 
     plain: int

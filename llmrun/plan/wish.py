@@ -1,7 +1,7 @@
 """What the user asks of a run's memory: what is set stays as it is, what is None is chosen by the plan."""
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.errors import UsageError
 from llmrun.gguf.info import ModelInfo
@@ -10,8 +10,7 @@ ALL_LAYERS = -1
 ROPE_SCALINGS = ("none", "linear", "yarn")
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(NamedTuple):
     """Sizes in tokens. `n_ctx` is what is wanted (0: all that the model was trained for), `n_ctx_min` what is
     enough; None there: `n_ctx` and nothing less. `gpu_layers` counts the output matrix as a layer, as llama.cpp
     does. The routed experts of `cpu_expert_layers` layers at least stay on the CPU. `rope_scaling` and `rope_scale`

@@ -1,7 +1,8 @@
 """From what the user asks of a model's memory to a plan, and from a plan to how the model is loaded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from llmrun.engine import capi
 from llmrun.engine.model import ModelSettings
@@ -40,11 +41,11 @@ class Planner:
         fixed = plan_wish(wish, room)
         if plan.gpu_layers:
             devices = tuple(use.name for use in plan.uses[1:])
-            fixed = replace(
-                fixed, gpu_layers=plan.gpu_layers, devices=devices, cpu_expert_layers=plan.cpu_expert_layers
+            fixed = fixed._replace(
+                gpu_layers=plan.gpu_layers, devices=devices, cpu_expert_layers=plan.cpu_expert_layers
             )
         else:
-            fixed = replace(fixed, gpu_layers=0)
+            fixed = fixed._replace(gpu_layers=0)
         return make_plan(self.info, self.tensors, self.machine, fixed)
 
     def report(self, plan: Plan, placed: Placed, report: Report) -> None:
@@ -103,8 +104,7 @@ def plan_wish(wish: ContextWish, room: Room) -> Wish:
     )
 
 
-@dataclass(frozen=True)
-class UnusedGpu:
+class UnusedGpu(NamedTuple):
     """A GPU of this machine that the build does not use: why, and what mends it."""
 
     reason: str

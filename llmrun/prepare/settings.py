@@ -1,8 +1,8 @@
 """Settings of a run, merged: what the user gave, else the catalogue's, else the file's own, else llmrun's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from llmrun.engine.context import FLASH_ATTENTION, KV_TYPES
 from llmrun.engine.params import SamplingParams, draw_seed
@@ -34,8 +34,7 @@ def merge_sampling(
     return replace(SamplingParams(**values), **fixed)
 
 
-@dataclass(frozen=True)
-class ContextWish:
+class ContextWish(NamedTuple):
     """What the user asked of the context and of memory; None where llmrun chooses. `gpu_layers` -1 is all of them;
     `rpc` are workers on other machines; `require_gpu` refuses to run with a layer on the CPU."""
 
@@ -55,8 +54,7 @@ class ContextWish:
     rope_scale: float = 0.0
 
 
-@dataclass(frozen=True)
-class Room:
+class Room(NamedTuple):
     """Tokens of context wanted, and the least that serves; for how many sequences and logits rows at once."""
 
     n_ctx: int
