@@ -3,7 +3,6 @@
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,7 +102,7 @@ class Loading:
     def fits_in_any_case(self, wish: ContextWish) -> bool:
         """Whether planning can wait until the weights are loaded, which frees the interpreter for other work: a small
         model, nothing unusual asked for, and no device to place layers on."""
-        plain = replace(wish, n_ctx=None, n_threads=None) == ContextWish()
+        plain = wish._replace(n_ctx=None, n_threads=None) == ContextWish()
         if not plain or (wish.n_ctx or 0) > self.info.n_ctx_train or len(capi.devices()) > 1:
             return False
         return SMALL_SHARE * self.info.size_bytes < read_memory().free_bytes
