@@ -25,7 +25,7 @@ def test_it_converts_and_says_what_came_of_it(tmp_path: Path) -> None:
 
 def test_json_is_one_object(tmp_path: Path) -> None:
     out = tmp_path / "out.gguf"
-    result = llmrun("convert", checkpoint("llama_spm"), out, "--json", "--outtype", "f16")
+    result = llmrun("convert", checkpoint("llama_spm"), "-o", out, "--json", "--outtype", "f16")
     found = json.loads(result.out)
     assert found["path"] == str(out) and found["size_bytes"] == out.stat().st_size
     assert found["tensors"] == {"F16": 16, "F32": 5}
@@ -50,6 +50,7 @@ def test_faults_are_one_line_and_a_hint(tmp_path: Path) -> None:
     llmrun("convert", tmp_path).failed(1, "config.json is missing", "hint: a checkpoint folder holds")
     llmrun("convert").failed(2, "missing argument")
     llmrun("convert", checkpoint("llama_spm"), "--type", "q4_0").failed(2, "--type q4_0 is none of auto, f32")
+    llmrun("convert", checkpoint("llama_spm"), "a.gguf", "-o", "b.gguf").failed(2, "named twice")
     llmrun("convert", "ollama:llama3").failed(2, "names no checkpoint")
     llmrun("convert", "some/repo:Q4_K_M").failed(2, "names a quant")
 

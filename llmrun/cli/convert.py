@@ -7,6 +7,7 @@ import typer
 
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
     from llmrun.convert.plan import Preflight
@@ -18,6 +19,9 @@ def command(
     source: Annotated[str, typer.Argument(metavar="SRC", show_default=False)],
     out: Annotated[Path | None, typer.Argument(metavar="[OUT]", show_default=False)] = None,
     *,
+    output_file: Annotated[
+        Path | None, typer.Option("-o", "--output", "--outfile", help="The same as OUT.", show_default=False)
+    ] = None,
     type: Annotated[
         str, typer.Option("--type", "--outtype", help="Type of the matrices.", metavar="auto|f32|f16|bf16|q8_0")
     ] = "auto",
@@ -43,6 +47,9 @@ def command(
     from llmrun.convert.pipeline import convert, preflight
     from llmrun.prepare.checkpoint import find_checkpoint
 
+    if out is not None and output_file is not None:
+        raise UsageError("the output is named twice", "give OUT or -o, not both")
+    out = out or output_file
     report = StderrReport()
     try:
         found = find_checkpoint(source, report)
