@@ -1,10 +1,9 @@
 """Grammar text from a user, checked before llama.cpp sees it: what it refuses, and what would crash or hang it."""
 
-from collections.abc import Iterable
 from random import Random
 
-from llmrun.engine.gbnf.parser import Grammar, parse
-from llmrun.engine.gbnf.walk import TooManyStacks, Walk
+from llmrun.engine.gbnf.parser import Grammar, TokenElement, parse
+from llmrun.engine.gbnf.walk import MAX_PATHS, TOKEN_CHARS, TooManyStacks, Walk
 from llmrun.errors import GrammarError
 
 MAX_BYTES = 4_000_000
@@ -13,6 +12,7 @@ MAX_CHAIN = 2000
 MAX_VISITS = 5_000_000
 """Its search for left recursion walks shared beginnings once per path to them."""
 PROBE_CHARS = 64
+PROBE_STACKS = 200_000
 
 
 def check_grammar_text(text: str) -> None:
@@ -28,15 +28,15 @@ def check_grammar_text(text: str) -> None:
     grammar = parse(text)
     _check_beginnings(grammar)
     _check_growth(grammar)
-    _check_ambiguity(grammar)
+    if is_ambiguous(grammar):
+        raise _ambiguous("the same text can be read in too many ways")
 
 
-def refusal(log_lines: Iterable[str]) -> GrammarError:
-    """The error for a grammar that llama.cpp refused all the same, with its reason where its log has one."""
-    reasons = [line.strip() for line in log_lines if line.strip()]
-    reason = next((line.split("error parsing grammar:")[1].strip() for line in reasons if "error parsing" in line), "")
-    reason = reason or (reasons[0] if reasons else "no reason in its log")
-    return GrammarError(f"llama.cpp refused the grammar: {reason}", "a <token> must be one token of this model")
+def token_names(text: str) -> set[str]:
+    """What a checked grammar calls whole tokens: `<text>`, or `<[id]>`."""
+    rules = parse(text).rules if "<" in text else []
+    elements = (element for rule in rules for sequence in rule for element in sequence)
+    return {element.text.removeprefix("!") for element in elements if isinstance(element, TokenElement)}
 
 
 def _beginnings(grammar: Grammar, may_be_empty: list[bool]) -> list[list[tuple[int, bool]]]:
@@ -137,22 +137,29 @@ def _reached(edges: list[list[tuple[int, bool]]], start: int, known: set[int]) -
     return seen
 
 
-def _check_ambiguity(grammar: Grammar) -> None:
-    """Walks where the grammar can be read in most ways, and some way at random, and counts the ways."""
+def is_ambiguous(grammar: Grammar) -> bool:
+    """Whether it takes too many stacks: walks where they are many, and at random, as long as that is cheap."""
     try:
         walk = Walk(grammar)
-        for random in (None, Random(1), Random(2)):
-            stacks = walk.start
-            for _ in range(PROBE_CHARS):
-                points = walk.tops(stacks)
-                if not points:
-                    break
-                if random is None:
-                    stacks = max((walk.advance(stacks, point) for point in points[:16]), key=len)
-                else:
-                    stacks = walk.advance(stacks, random.choice(points))
+        _probe(walk, None, 2 * PROBE_CHARS)
+        for seed in (1, 2):
+            _probe(walk, Random(seed), PROBE_CHARS)
     except TooManyStacks:
-        raise _ambiguous("the same text can be read in too many ways") from None
+        return True
+    return False
+
+
+def _probe(walk: Walk, random: Random | None, chars: int) -> None:
+    stacks = walk.start
+    for count in range(1, chars):
+        points = walk.tops(stacks)
+        if not points or walk.looked > PROBE_STACKS:
+            break
+        stacks = walk.advance(stacks, random.choice(points)) if random else walk.heaviest(stacks, points[:16])
+        if sum(stacks.values()) > MAX_PATHS:
+            raise TooManyStacks
+        if count % TOKEN_CHARS == 0:
+            stacks = dict.fromkeys(stacks, 1)
 
 
 def _left_recursion(grammar: Grammar, rule: int) -> GrammarError:

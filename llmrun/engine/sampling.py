@@ -6,6 +6,7 @@ from typing import Any
 
 from llmrun.engine import capi
 from llmrun.engine.context import Context
+from llmrun.engine.grammar import token_names
 from llmrun.engine.model import Vocab
 from llmrun.engine.params import SamplingParams, check_params
 from llmrun.errors import EngineError, GrammarError
@@ -56,6 +57,8 @@ class Sampler:
         token = self._apply(logits, constrained=False)
         if not self._allowed(token):
             token = self._apply(logits, constrained=True)
+            if not self._allowed(token):  # accepting it would end the process
+                raise EngineError("no token of this model continues the answer by the grammar")
         self.accept(token)
         return token
 
@@ -94,6 +97,10 @@ class Sampler:
 
 
 def _grammar(lib: Any, text: str, vocab: Vocab) -> Any:
+    for name in token_names(text):
+        is_id = name.startswith("<[")
+        if int(name[2:-2]) >= vocab.n_tokens if is_id else len(vocab.tokenize(name, parse_special=True)) != 1:
+            raise GrammarError(f"the grammar's {name} is not one token of this model", "llmrun tokenize shows them")
     capi.log.lines.clear()
     sampler = lib.llama_sampler_init_grammar(vocab.pointer, text.encode("utf-8"), b"root")
     if not sampler:

@@ -3,6 +3,7 @@
 One rule per state leaves llama.cpp exactly one stack to follow, however involved the language is.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 from llmrun.engine.gbnf.charset import EVERY, CharSet, complement, contains, intersection, union
 from llmrun.engine.gbnf.writer import Rules
 
-MAX_EXPLORED = 30_000
+MAX_EXPLORED = 20_000
 MAX_STATES = 6000
 
 State = Hashable
@@ -30,29 +31,10 @@ class Machine(Protocol):
 
 
 @dataclass(frozen=True)
-class Length:
-    """Texts of `low` to `high` characters; high None: of any length from low."""
-
-    low: int
-    high: int | None
-    start: int = 0
-
-    def moves(self, state: State) -> Iterable[tuple[CharSet, State]]:
-        assert isinstance(state, int)
-        if self.high is None:
-            return [(EVERY, min(state + 1, self.low))]
-        return [(EVERY, state + 1)] if state < self.high else []
-
-    def accepts(self, state: State) -> bool:
-        return isinstance(state, int) and state >= self.low
-
-
-@dataclass(frozen=True)
-class Words:
-    """Just these texts, or all others."""
+class Others:
+    """All texts but these words."""
 
     words: frozenset[str]
-    listed: bool = True
     start: str = ""
 
     def moves(self, state: State) -> Iterable[tuple[CharSet, State]]:
@@ -60,13 +42,12 @@ class Words:
             return [(EVERY, None)]
         assert isinstance(state, str)
         depth = len(state)
-        nexts = {w[depth] for w in self.words if len(w) > depth and w.startswith(state)}
+        nexts = {word[depth] for word in self.words if len(word) > depth and word.startswith(state)}
         found: list[tuple[CharSet, State]] = [(((ord(c), ord(c)),), state + c) for c in sorted(nexts)]
-        others = complement(union(*(chars for chars, _ in found))) if found else EVERY
-        return found if self.listed else [*found, (others, None)]
+        return [*found, (complement(union(*(chars for chars, _ in found))), None)]
 
     def accepts(self, state: State) -> bool:
-        return (state in self.words) == self.listed
+        return state not in self.words
 
 
 @dataclass(frozen=True)
@@ -102,15 +83,92 @@ class Automaton:
     accepting: list[bool]
 
 
+def repetition(automaton: Automaton) -> tuple[CharSet, int, int | None] | None:
+    """The set and the bounds where the automaton accepts so many characters of one set; None where it does not."""
+    if len(automaton.edges[0]) != 1:
+        return None
+    ((_, chars),) = automaton.edges[0].items()
+    low = 0
+    for state, targets in enumerate(automaton.edges):
+        low += not automaton.accepting[state]
+        if targets == {state: chars}:
+            return (chars, low, None) if state + 1 == len(automaton.edges) and automaton.accepting[state] else None
+        if not targets:
+            return chars, low, state
+        if targets != {state + 1: chars} or (automaton.accepting[state] and not automaton.accepting[state + 1]):
+            return None
+    return None
+
+
+class Measured:
+    """Texts of an automaton with `low` to `high` characters; high None: of low or more.
+
+    A state is one of the automaton's with the characters so far, or None once neither bound can be broken any more.
+    """
+
+    def __init__(self, automaton: Automaton, low: int, high: int | None) -> None:
+        self.automaton = automaton
+        self.low = low
+        self.high = math.inf if high is None else high
+        self.shortest, self.longest = _distances(automaton)
+        self.start: State = self.settle(0, 0)
+
+    def settle(self, state: int, count: int) -> tuple[int, int | None]:
+        fits = count + self.shortest[state] >= self.low and count + self.longest[state] <= self.high
+        return state, (None if fits else min(count, self.low) if self.high == math.inf else count)
+
+    def moves(self, state: State) -> Iterable[tuple[CharSet, State]]:
+        assert isinstance(state, tuple)
+        place, count = state
+        for target, chars in self.automaton.edges[place].items():
+            if count is None:
+                yield chars, (target, None)
+            elif count + 1 + self.shortest[target] <= self.high:
+                yield chars, self.settle(target, count + 1)
+
+    def accepts(self, state: State) -> bool:
+        assert isinstance(state, tuple)
+        place, count = state
+        return self.automaton.accepting[place] and (count is None or self.low <= count <= self.high)
+
+
+def _distances(automaton: Automaton) -> tuple[list[float], list[float]]:
+    """For each state the characters of the shortest and of the longest way to an end."""
+    sources = _sources(automaton.edges)
+    shortest = [0.0 if accepts else math.inf for accepts in automaton.accepting]
+    todo = [state for state, accepts in enumerate(automaton.accepting) if accepts]
+    for state in todo:
+        for source in sources[state]:
+            if shortest[source] == math.inf:
+                shortest[source] = shortest[state] + 1
+                todo.append(source)
+    longest = [math.inf] * len(sources)
+    for state in _ends_first(automaton.edges):
+        longest[state] = max((longest[target] + 1 for target in automaton.edges[state]), default=0)
+    return shortest, longest
+
+
+def _ends_first(edges: list[dict[int, CharSet]]) -> list[int]:
+    """The states from which no cycle is reached, each after all it leads to."""
+    sources = _sources(edges)
+    waiting = [len(targets) for targets in edges]
+    order = [state for state, count in enumerate(waiting) if count == 0]
+    for state in order:
+        for source in sources[state]:
+            waiting[source] -= 1
+            if waiting[source] == 0:
+                order.append(source)
+    return order
+
+
 def accepts(machine: Machine, text: str) -> bool:
     """Whether the machine accepts the text."""
     state = machine.start
     for char in text:
-        ways = (after for chars, after in machine.moves(state) if contains(chars, ord(char)))
-        found = next(ways, machine)
-        if found is machine:
+        ways = [after for chars, after in machine.moves(state) if contains(chars, ord(char))]
+        if not ways:
             return False
-        state = found
+        state = ways[0]
     return machine.accepts(state)
 
 
@@ -154,18 +212,13 @@ def _merge(edges: list[dict[int, CharSet]], accepting: list[bool]) -> Automaton 
     if 0 not in living:
         return None
     edges = [{t: chars for t, chars in targets.items() if t in living} for targets in edges]
-    # States from which no cycle is reached, each after all it leads to: equal ones become one.
-    waiting = [len(targets) for targets in edges]
-    ends = [state for state in living if waiting[state] == 0]
+    # Equal ends become one.
     same = list(range(len(edges)))
     kept: dict[Hashable, int] = {}
-    for state in ends:
-        edges[state] = _redirect(edges[state], same)
-        same[state] = kept.setdefault((accepting[state], frozenset(edges[state].items())), state)
-        for source in sources[state]:
-            waiting[source] -= 1
-            if waiting[source] == 0 and source in living:
-                ends.append(source)
+    for state in _ends_first(edges):
+        if state in living:
+            edges[state] = _redirect(edges[state], same)
+            same[state] = kept.setdefault((accepting[state], frozenset(edges[state].items())), state)
     return _renumber([_redirect(targets, same) for targets in edges], accepting, same[0])
 
 
@@ -202,7 +255,7 @@ def write(automaton: Automaton, rules: Rules, hint: str, char: Callable[[CharSet
 
     def chain(state: int) -> str:
         """What follows on the way into `state`: its own text where nothing else leads there and it has one way on."""
-        parts = []
+        parts: list[str] = []
         while True:
             targets, accepts = automaton.edges[state], automaton.accepting[state]
             if accepts and not targets:

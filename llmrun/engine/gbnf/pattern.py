@@ -7,6 +7,7 @@ dialects differ in what a class matches (`\\w` and letters beyond ASCII), only w
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from llmrun.engine.gbnf.automaton import State
 from llmrun.engine.gbnf.charset import EVERY, LAST, CharSet, charset, complement, intersection, of, union
@@ -36,7 +37,7 @@ _DIGIT = of("0123456789")
 _WORD = union(_DIGIT, ((0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)))
 _SPACE = union(of(" \t\n\v\f\r\xa0\u1680\u2028\u2029\u202f\u205f\u3000"), ((0x2000, 0x200A),))
 _CLASSES = {
-    "d": _Class(_DIGIT, union(_DIGIT, _BEYOND_ASCII)),
+    "d": _Class(_DIGIT, union(_DIGIT, ((0x660, LAST),))),  # the next digits after ASCII's
     "w": _Class(_WORD, union(_WORD, _BEYOND_ASCII)),
     "s": _Class(_SPACE, union(_SPACE, of("\x85\ufeff"), ((0x1C, 0x1F),))),
 }
@@ -60,9 +61,10 @@ class Pattern:
 
     def __post_init__(self) -> None:
         before, self.done = self.node(), self.node()
-        self.chars[before].append((EVERY, before))
         self.chars[self.done].append((EVERY, self.done))
         first, last = _Reader(self).read()
+        if any(self.chars[item // 2] or item // 2 == last for item in self.closure({2 * first})):
+            self.chars[before].append((EVERY, before))  # it can begin later than at the start
         self.jump(before, first)
         self.jump(last, self.done)
         self.start: State = self.closure({2 * before}, at_start=True)
@@ -99,7 +101,7 @@ class Pattern:
         ways = [way for item in state if item % 2 == 0 for way in self.chars[item // 2]]
         borders = sorted({p for chars, _ in ways for low, high in chars for p in (low, high + 1)})
         targets: dict[frozenset[int], list[tuple[int, int]]] = {}
-        for low, end in zip(borders, borders[1:], strict=False):
+        for low, end in pairwise(borders):
             found = frozenset(2 * t for chars, t in ways if any(a <= low <= b for a, b in chars))
             if found:
                 targets.setdefault(found, []).append((low, end - 1))
@@ -223,7 +225,7 @@ class _Reader:
     def group(self) -> tuple[int, int]:
         found = _GROUP.match(self.source, self.at)
         if not found:
-            raise PatternError(f"{self.source[self.at : self.at + 3]!r} groups (look-around, flags)")
+            raise PatternError(f"look-around or flags: '{self.source[self.at : self.at + 3]}'")
         self.at = found.end()
         self.depth += 1
         if self.depth > MAX_NESTING:

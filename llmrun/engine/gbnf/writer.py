@@ -49,8 +49,8 @@ class Rules:
         self.size = 0
 
     def reserve(self, hint: str) -> str:
-        """A new name, made from the hint, whose body is defined later."""
-        base = re.sub(r"[^A-Za-z0-9]+", "-", hint).strip("-")[:24] or "r"
+        """A new name, made from the hint, whose body is defined later. It never begins with json-."""
+        base = re.sub(r"[^A-Za-z0-9]+", "-", hint).strip("-")[:24].removeprefix("json-") or "r"
         name = base if base not in self.bodies else f"{base}-{len(self.bodies)}"
         self.bodies[name] = ""
         return name
@@ -94,6 +94,6 @@ class Rules:
         return self.add("block", self.exactly(item, BLOCK))
 
     def text(self) -> str:
-        """The grammar, root first."""
-        order = sorted(self.bodies, key=lambda name: name != "root")
+        """The grammar, root first, without names that were never defined."""
+        order = sorted((name for name in self.bodies if self.bodies[name]), key=lambda name: name != "root")
         return "".join(f"{name} ::= {self.bodies[name]}\n" for name in order)

@@ -3,7 +3,9 @@
 import json
 from typing import NoReturn
 
+from llmrun.engine.gbnf.parser import parse
 from llmrun.engine.gbnf.writer import Rules
+from llmrun.engine.grammar import is_ambiguous
 from llmrun.engine.schema.document import Document
 from llmrun.engine.schema.json_rules import json_rule
 from llmrun.engine.schema.values import Values
@@ -16,8 +18,18 @@ def schema_to_gbnf(schema: object) -> str:
     Raises GrammarError with the JSON pointer of what cannot be enforced, is malformed, or contradicts itself.
     """
     rules = Rules()
-    Values(Document(schema), rules).write()
-    return rules.text()
+    values = Values(Document(schema), rules)
+    try:
+        values.write()
+    except RecursionError:
+        raise GrammarError("the schema is nested too deep", "use $ref for what repeats") from None
+    text = rules.text()
+    if values.ambiguous and is_ambiguous(parse(text)):
+        raise GrammarError(
+            "the schema's anyOf or oneOf branches begin too much alike to be followed together",
+            "let each begin with a property that tells it from the others",
+        )
+    return text
 
 
 def json_object_grammar() -> str:

@@ -6,13 +6,19 @@ from llmrun.engine.schema.document import Contradiction, Document, Paths, Way, r
 MAX_DEPTH = 4
 
 
-def keep_apart(document: Document, branch: Branch) -> None:
+Known = dict[str, list[Branch | None]]
+"""The branches of each node, read once."""
+
+
+def keep_apart(document: Document, branch: Branch, known: Known) -> None:
     """Makes sure that the branch produces nothing that another branch of its `oneOf`s allows, if need be by
     requiring or leaving out properties. Raises GrammarError where it cannot be shown."""
     for place, others in branch.others:
         for other in others:
-            for way in document.ways((other,)):
-                if not _apart(branch, _branch(document, way, other), 0):
+            if other not in known:
+                known[other] = [_branch(document, way, other) for way in document.ways((other,))]
+            for alternative in known[other]:
+                if not _apart(branch, alternative, 0):
                     raise refuse(
                         place,
                         f"a value made for {branch.path} may be valid for {other} as well; use anyOf, "
@@ -61,16 +67,18 @@ def _apart_objects(produced: Branch, other: Branch, depth: int) -> bool:
     different = {
         name: None
         for name in mine.names
-        if name in makes and name in theirs.names and _differ(produced.document, mine.names[name], theirs.names[name], depth)
+        if name in makes
+        and name in theirs.names
+        and _differ(produced.document, mine.names[name], theirs.names[name], depth)
     }
     if any(name in mine.required for name in [*refused, *different]):
         return True
     if depth == 0 and different:
-        produced.required.add(next(iter(different)))
+        produced.required[next(iter(different))] = None
         return True
     optional = [name for name in theirs.required if name in makes and name not in mine.required]
     if depth == 0 and optional:
-        produced.forbidden.add(optional[0])
+        produced.forbidden[optional[0]] = None
         return True
     return False
 

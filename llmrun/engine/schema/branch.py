@@ -11,7 +11,18 @@ from llmrun.engine.gbnf.automaton import accepts
 from llmrun.engine.gbnf.decimals import Interval
 from llmrun.engine.gbnf.formats import FORMATS
 from llmrun.engine.gbnf.pattern import Pattern, PatternError
-from llmrun.engine.schema.document import Document, Paths, Raw, Way, constrains, contradiction, refuse, show, step
+from llmrun.engine.schema.document import (
+    ABOUT,
+    Document,
+    Paths,
+    Raw,
+    Way,
+    constrains,
+    contradiction,
+    refuse,
+    show,
+    step,
+)
 
 _TYPES = {
     "null": {"null"},
@@ -24,12 +35,6 @@ _TYPES = {
 }
 """JSON Schema's names; `fraction` stands for the numbers that are no integers."""
 EVERY_TYPE = frozenset(kind for kinds in _TYPES.values() for kind in kinds)
-_ABOUT = {
-    "string": {"minLength", "maxLength", "pattern", "format"},
-    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
-    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems"},
-    "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
-}
 _INTEGER_FORMAT = re.compile(r"(u?)int(8|16|32|64)")
 
 
@@ -49,7 +54,8 @@ def kind_of(value: object) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "integer" if isinstance(value, int) or value.is_integer() else "fraction"
-    return {str: "string", list: "array", dict: "object"}.get(type(value), "null")
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "null")
 
 
 @dataclass
@@ -88,8 +94,8 @@ class Branch:
             raw = document.node(place)
             assert isinstance(raw, dict)
             self.nodes.append((place, raw))
-        self.required: set[str] = set()
-        self.forbidden: set[str] = set()
+        self.required: dict[str, None] = {}
+        self.forbidden: dict[str, None] = {}
         self.types = self.read_types()
         self.values = self.read_values()
 
@@ -112,7 +118,7 @@ class Branch:
         """The types to produce: where none is named, those that the other keywords are about."""
         if self.types != EVERY_TYPE or self.each("type"):
             return self.types
-        about = [kind for kind, keys in _ABOUT.items() if self.each(*sorted(keys))]
+        about = [kind for kind, keys in ABOUT.items() if self.each(*sorted(keys))]
         return frozenset(kind for name in about for kind in _TYPES[name]) or self.types
 
     def is_open(self) -> bool:
@@ -148,7 +154,7 @@ class Branch:
         if kind in ("integer", "fraction"):
             number, step_size = number_of(self.path, value), self.multiple_of()
             return self.interval().holds(number) and (step_size is None or number % step_size == 0)
-        if kind in _ABOUT and (said := self.each(*sorted(_ABOUT[kind]))):
+        if kind in ABOUT and (said := self.each(*sorted(ABOUT[kind]))):
             raise refuse(said[0][0], f"this beside an enum or const that holds an {kind}")
         return True
 
@@ -208,8 +214,12 @@ class Branch:
                 raise refuse(path, "multipleOf is greater than 0")
             if number.denominator & (number.denominator - 1):
                 raise refuse(path, f"validators compute multiples of {value} in floating point, with other results")
-            found = number if found is None else Fraction(
-                math.lcm(found.numerator, number.numerator), math.gcd(found.denominator, number.denominator)
+            found = (
+                number
+                if found is None
+                else Fraction(
+                    math.lcm(found.numerator, number.numerator), math.gcd(found.denominator, number.denominator)
+                )
             )
         return found
 
@@ -222,10 +232,12 @@ class Branch:
             try:
                 found.append(Pattern(source))
             except PatternError as error:
-                raise refuse(path, f"the pattern {show(source)} holds what a grammar cannot enforce: {error}") from None
+                raise refuse(path, f"the pattern {show(source)} cannot be used: {error}") from None
         for path, name in self.each("format") if formats else []:
             if not isinstance(name, str) or name not in FORMATS:
-                raise refuse(path, f"format {show(name)} cannot be guaranteed; there are {', '.join(sorted(FORMATS))}")
+                raise refuse(
+                    path, f"format {show(name)} cannot be guaranteed; there are {', '.join(sorted(FORMATS))}"
+                )
             found.append(Pattern(FORMATS[name]))
         return found
 
@@ -253,8 +265,8 @@ class Branch:
             found.names[name] = tuple(places)
             if any(self.document.node(place) is False for place in places):
                 found.forbidden.add(name)
-        found.required = dict.fromkeys([*required, *sorted(self.required)])
-        found.forbidden |= self.forbidden
+        found.required = dict.fromkeys([*required, *self.required])
+        found.forbidden |= self.forbidden.keys()
         for name in found.required:
             if name in found.forbidden:
                 raise contradiction(self.path, f"the property {show(name)} is required and forbidden")

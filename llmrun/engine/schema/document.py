@@ -33,9 +33,14 @@ _UNENFORCED: dict[str, tuple[object, ...]] = {
     "$dynamicRef": (),
     "$recursiveRef": (),
 }
-_CONSTRAINING = frozenset(
-    ["type", "enum", "const", "properties", "required", "additionalProperties", "minProperties", "maxProperties", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]
-)
+ABOUT = {
+    "string": {"minLength", "maxLength", "pattern", "format"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
+    "array": {"items", "prefixItems", "additionalItems", "minItems", "maxItems"},
+    "object": {"properties", "required", "additionalProperties", "minProperties", "maxProperties"},
+}
+"""The keywords that say something about values of one type."""
+_CONSTRAINING = {"type", "enum", "const"}.union(*ABOUT.values())
 HINT = "the README, under 'Structured output', lists what a schema may say"
 
 

@@ -1,13 +1,15 @@
 """The rules of JSON itself. White space is bounded, so that a model cannot spin in it for ever; so are digits."""
 
-from llmrun.engine.gbnf.charset import CharSet, complement, intersection, of
+from functools import lru_cache
+
+from llmrun.engine.gbnf.charset import CharSet, complement, contains, intersection, of
 from llmrun.engine.gbnf.writer import Rules, char_class, literal
 
 _PLAIN = complement((*((0, 0x1F),), *of('"\\')))
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 0x22: '"', 0x5C: "\\"}
 
 _RULES = {
-    "json-ws": r'"" | " " | "\n" [ \t]{0,20}',
+    "json-ws": r'"" | " " | "\n" [ \t]{0,32}',
     "json-hex": "[0-9A-Fa-f]",
     "json-unit": "[0-9A-CE-Fa-ce-f] json-hex{3} | [Dd] [0-7] json-hex{2} | "
     r'[Dd] [89ABab] json-hex{2} "\\u" [Dd] [C-Fc-f] json-hex{2}',
@@ -36,11 +38,17 @@ def json_rule(rules: Rules, kind: str) -> str:
 
 def json_char(rules: Rules, chars: CharSet) -> str:
     """An expression for one character of the set inside a JSON string: escaped where it must be, and only there."""
+    ways = _char_ways(chars)
+    return ways[0] if len(ways) == 1 else rules.add("char", " | ".join(ways))
+
+
+@lru_cache
+def _char_ways(chars: CharSet) -> list[str]:
     ways = []
     plain = intersection(chars, _PLAIN)
     if plain:
         ways.append(char_class(plain))
-    special = [point for point in (*range(0x20), 0x22, 0x5C) if intersection(chars, ((point, point),))]
+    special = [point for point in (*range(0x20), 0x22, 0x5C) if contains(chars, point)]
     short = "".join(_SHORT[point] for point in special if point in _SHORT)
     if short:
         ways.append(literal("\\") + " " + char_class(of(short)))
@@ -48,4 +56,4 @@ def json_char(rules: Rules, chars: CharSet) -> str:
         last = "".join(f"{p % 16:x}" for p in special if p not in _SHORT and p // 16 == int(first))
         if last:
             ways.append(literal("\\u00" + first) + " " + char_class(of(last)))
-    return ways[0] if len(ways) == 1 else rules.add("char", " | ".join(ways))
+    return ways

@@ -1,12 +1,23 @@
 """Grammar expressions for numbers, strings and listed values."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from os.path import commonprefix
 from typing import Any
 
-from llmrun.engine.gbnf.automaton import Both, Length, Machine, TooManyStates, Words, explore, write
-from llmrun.engine.gbnf.charset import EVERY, intersection
+from llmrun.engine.gbnf.automaton import (
+    Automaton,
+    Both,
+    Machine,
+    Measured,
+    Others,
+    TooManyStates,
+    explore,
+    repetition,
+    write,
+)
+from llmrun.engine.gbnf.charset import EVERY, CharSet, intersection
 from llmrun.engine.gbnf.decimals import FLOAT_DIGITS, Decimals, Interval
 from llmrun.engine.gbnf.pattern import PatternError
 from llmrun.engine.gbnf.writer import Rules, char_class, literal
@@ -23,10 +34,37 @@ MAX_REMAINDERS = 300
 
 def literals(values: Iterable[Any], rules: Rules, path: str) -> list[str]:
     """Expressions for the JSON texts of the values."""
-    texts = list(dict.fromkeys(json_text(value, path) for value in values))
-    if len(texts) <= MAX_LITERALS:
-        return [literal(text) for text in texts]
-    return [_written(Words(frozenset(texts)), rules, path, "enum", char_class, '""')]
+    listed = list(values)
+    texts = {json_text(value, path): None for value in listed if not isinstance(value, list | dict)}
+    found = [_compound(value, rules, path) for value in listed if isinstance(value, list | dict)]
+    if len(texts) > MAX_LITERALS:
+        return [*found, _tree(sorted(texts), rules)]
+    return [*found, *map(literal, texts)]
+
+
+def _tree(texts: list[str], rules: Rules) -> str:
+    """An expression for the texts in which common beginnings are followed once."""
+    start = commonprefix(texts)  # noqa: RUF071 - of texts, not of paths
+    groups: dict[str, list[str]] = {}
+    for text in texts:
+        rest = text[len(start) :]
+        groups.setdefault(rest[:1], []).append(rest)
+    ways = [literal(group[0]) if len(group) == 1 else _tree(group, rules) for group in groups.values()]
+    return f"{literal(start)} {rules.add('enum', ' | '.join(ways))}"
+
+
+def _compound(value: object, rules: Rules, path: str) -> str:
+    """An expression for one value, with white space where JSON allows it."""
+    ws = json_rule(rules, "ws")
+    if not value or not isinstance(value, list | dict):
+        return literal(json_text(value, path))
+    if isinstance(value, list):
+        parts = [_compound(item, rules, path) for item in value]
+    else:
+        parts = [f"{literal(json_text(k, path) + ':')} {ws} {_compound(v, rules, path)}" for k, v in value.items()]
+    first, last = "[]" if isinstance(value, list) else "{}"
+    inside = f' "," {ws} '.join(parts)
+    return f'"{first}" {ws} {inside} {ws} "{last}"'
 
 
 def json_text(value: object, path: str) -> str:
@@ -93,16 +131,30 @@ def string_rule(branch: Branch, rules: Rules) -> str:
     low, high = branch.bounds("minLength", "maxLength")
     patterns: list[Machine] = list(branch.patterns())
     if not patterns:
-        if low == 0 and high is None:
-            return json_rule(rules, "string")
-        char = json_rule(rules, "char")
-        return f'"\\"" {rules.repeat(char, low, high)} "\\""'.replace("  ", " ")
-    if low or high is not None:
-        patterns.append(Length(low, high))
+        return (
+            _repeated(json_rule(rules, "char"), low, high, rules)
+            if low or high is not None
+            else json_rule(rules, "string")
+        )
     machine = patterns[0]
     for more in patterns[1:]:
         machine = Both(machine, more)
+    automaton = _explored(machine, branch.path, "string")
+    uniform = repetition(automaton)
+    if uniform is not None:
+        chars, least, most = uniform
+        low, high = max(low, least), min((n for n in (high, most) if n is not None), default=None)
+        if high is not None and high < low:
+            raise contradiction(branch.path, "no string satisfies all that is asked of it")
+        return _repeated(rules.add("char", json_char(rules, chars)), low, high, rules)
+    if low or high is not None:
+        machine = Measured(automaton, low, high)
     return _quoted(machine, rules, branch.path, "string")
+
+
+def _repeated(char: str, low: int, high: int | None, rules: Rules) -> str:
+    """An expression for strings of so many characters."""
+    return f'"\\"" {rules.repeat(char, low, high)} "\\""'.replace("  ", " ")
 
 
 def key_rule(names: Iterable[str], rules: Rules, path: str) -> str:
@@ -110,20 +162,24 @@ def key_rule(names: Iterable[str], rules: Rules, path: str) -> str:
     words = frozenset(name for name in names if all(intersection(((ord(c), ord(c)),), EVERY) for c in name))
     if not words:
         return json_rule(rules, "string")
-    return _quoted(Words(words, listed=False), rules, path, "key")
+    return _quoted(Others(words), rules, path, "key")
 
 
 def _quoted(machine: Machine, rules: Rules, path: str, hint: str) -> str:
     return '"\\"" ' + _written(machine, rules, path, hint, lambda chars: json_char(rules, chars), '"\\""')
 
 
-def _written(machine: Machine, rules: Rules, path: str, hint: str, char: "CharWriter", end: str) -> str:
+def _written(machine: Machine, rules: Rules, path: str, hint: str, char: Callable[[CharSet], str], end: str) -> str:
+    return write(_explored(machine, path, hint), rules, hint, char, end)
+
+
+def _explored(machine: Machine, path: str, hint: str) -> Automaton:
     try:
         automaton = explore(machine)
     except TooManyStates:
         raise refuse(path, f"this {hint} needs too large a grammar; allow shorter or simpler ones") from None
     except PatternError as error:
-        raise refuse(path, f"a pattern holds what a grammar cannot enforce: {error}") from None
+        raise refuse(path, f"a pattern cannot be used: {error}") from None
     if automaton is None:
         raise contradiction(path, f"no {hint} satisfies all that is asked of it")
-    return write(automaton, rules, hint, char, end)
+    return automaton
