@@ -50,11 +50,11 @@ def with_latency(row: Row, found: Latency) -> Row:
 def start_row(subject: Subject, setting: Setting, repeats: int, command: Sequence[str], stop: Stop) -> Row:
     """A whole process, from its start to the first byte of its answer. The first one, which brings the file into
     memory, is not counted."""
-    first_byte_s(command)
     times = []
-    for _ in range(repeats):
-        stop.check()
-        times.append(first_byte_s(command))
+    for _ in range(1 + repeats):
+        with stop.waiting():
+            times.append(first_byte_s(command))
+    del times[0]
     row = make_row("start", subject, setting, 0, "cold start", 0, 1)
     return replace(
         row,
@@ -71,9 +71,11 @@ def first_byte_s(command: Sequence[str], clock: Callable[[], float] = time.perf_
         started = clock()
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said) as process:
             assert process.stdout is not None
-            first = process.stdout.read(1)
-            took = clock() - started
-            process.kill()
+            try:
+                first = process.stdout.read(1)
+                took = clock() - started
+            finally:
+                process.kill()
         if not first:
             said.seek(0)
             lines = said.read().decode("utf-8", "replace").strip().splitlines()

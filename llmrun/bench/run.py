@@ -1,7 +1,6 @@
 """Runs the tests of a model one after the other, and hands out each row as it is finished."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,6 +12,7 @@ from llmrun.bench.roofline import with_roofline
 from llmrun.bench.row import Row, loop_row
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Need, Subject
+from llmrun.engine.context import Context
 from llmrun.machine.load import CpuReading
 from llmrun.report import Report
 
@@ -79,16 +79,20 @@ class Bench:
         for setting in tests.starts:
             yield "cold start", setting, partial(self._start, subject, setting, tests.start_repeats)
 
+    def _open(self, subject: Subject, setting: Setting, need: Need) -> Context:
+        with self.stop.waiting():
+            return subject.open(setting, need)
+
     def _loop(self, subject: Subject, case: Case) -> Row:
-        with closing(subject.open(case.setting, Need(case.n_ctx))) as context:
+        with self._open(subject, case.setting, Need(case.n_ctx)) as context:
             return loop_row(subject, case, context.model.placed.layers, measure_case(context, case, self.stop))
 
     def _request(self, subject: Subject, case: Case) -> Row:
-        with closing(subject.open(case.setting, Need(case.n_ctx))) as context:
+        with self._open(subject, case.setting, Need(case.n_ctx)) as context:
             return latency_row(subject, case, context, self.stop)
 
     def _load(self, subject: Subject, load: Load) -> Row:
-        with closing(subject.open(load.case.setting, load.need)) as context:
+        with self._open(subject, load.case.setting, load.need) as context:
             return concurrency_row(subject, load, context, self.stop)
 
     def _start(self, subject: Subject, setting: Setting, repeats: int) -> Row:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from llmrun.bench.compare import Difference
+from llmrun.bench.drift import Drift, sentence
 from llmrun.bench.row import Row
 from llmrun.bench.samples import STEADY
 from llmrun.report import size_text
@@ -93,6 +94,25 @@ def difference_table(found: Sequence[Difference], names: tuple[str, str]) -> Tab
         for one in found
     )
     return Table(("model", "test", "unit", *names, "ratio", "verdict"), rows, (*names, "ratio"))
+
+
+def drift_table(found: Sequence[Drift]) -> Table:
+    """What each changed setting does to the answers."""
+    rows = tuple(
+        (
+            one.model,
+            one.variant,
+            "none" if one.first_difference is None else str(one.first_difference),
+            f"{one.logit_difference:.3g}",
+            f"{one.kl_mean:.2e}",
+            f"{one.kl_max:.2e}",
+            f"{100 * one.same_top:.1f} %",
+            sentence(one),
+        )
+        for one in found
+    )
+    names = ("first differing token", "logit difference", "KL mean", "KL max", "same top")
+    return Table(("model", "changed", *names, "result"), rows, names)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> Table:

@@ -50,7 +50,8 @@ def run_versus(
         with ExitStack() as stack:
             sides = []
             for model, case in zip(subjects, (left, right), strict=True):
-                context = stack.enter_context(closing(model.open(case.setting, Need(case.n_ctx))))
+                with stop.waiting():
+                    context = stack.enter_context(model.open(case.setting, Need(case.n_ctx)))
                 sides.append(stack.enter_context(closing(Timing(context, case, stop))))
             first, second = alternate(sides[0].once, sides[1].once, max(left.repeats, right.repeats))
         report.progress(f"{subject.name} {left.name}", len(a), len(a), "tests")

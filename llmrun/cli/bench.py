@@ -1,40 +1,81 @@
 """`llmrun bench`: how fast a model is here."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
+from llmrun.paths import expand
+
+if TYPE_CHECKING:
+    from llmrun.bench.grid import Grid
 
 LIST = "LIST"
 
 
-@with_groups
-def command(
-    models: Annotated[
-        list[str] | None, typer.Argument(metavar="MODEL...", show_default=False, autocompletion=any_model)
-    ] = None,
-    *,
-    model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
-    n_prompt: Annotated[
-        str | None, typer.Option("-p", "--n-prompt", help="Prompt lengths (512).", metavar=LIST)
-    ] = None,
-    n_gen: Annotated[str, typer.Option("-n", "--n-gen", help="Tokens to generate.", metavar=LIST)] = "128",
+@dataclass(frozen=True)
+class GridOptions:
+    """What is tested: every combination of these lists. Short flags are llama-bench's."""
+
+    n_prompt: Annotated[str | None, typer.Option("-p", "--n-prompt", help="Prompt lengths (512).", metavar=LIST)] = (
+        None
+    )
+    n_gen: Annotated[str, typer.Option("-n", "--n-gen", help="Tokens to generate.", metavar=LIST)] = "128"
     pg: Annotated[
         list[str] | None,
         typer.Option("-pg", "--pg", help="A prompt and an answer in one; repeatable.", metavar="P,N"),
-    ] = None,
-    depth: Annotated[str, typer.Option("-d", "--depth", help="Tokens before the test.", metavar=LIST)] = "0",
-    repeats: Annotated[str, typer.Option("-r", "--repeats", "--repetitions", help="Repeats.", metavar=LIST)] = "5",
-    threads: Annotated[str | None, setting("-t --threads", "CPU threads.", metavar=LIST)] = None,
-    batch: Annotated[str, setting("-b --batch --batch-size", "Most tokens of one step.", metavar=LIST)] = "2048",
-    ubatch: Annotated[str, setting("-ub --ubatch --ubatch-size", "Tokens of one pass.", metavar=LIST)] = "512",
+    ] = None
+    depth: Annotated[str, typer.Option("-d", "--depth", help="Tokens before the test.", metavar=LIST)] = "0"
+    repeats: Annotated[str, typer.Option("-r", "--repeats", "--repetitions", help="Repeats.", metavar=LIST)] = "5"
+    threads: Annotated[str | None, setting("-t --threads", "CPU threads.", metavar=LIST)] = None
+    batch: Annotated[str, setting("-b --batch --batch-size", "Most tokens of one step.", metavar=LIST)] = "2048"
+    ubatch: Annotated[str, setting("-ub --ubatch --ubatch-size", "Tokens of one pass.", metavar=LIST)] = "512"
     gpu_layers: Annotated[
         str, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|LIST")
-    ] = "auto",
-    kv_type: Annotated[str, setting("--kv-type", "KV cache types; K/V for two.", metavar=LIST)] = "f16",
-    flash_attn: Annotated[str, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off,...")] = "auto",
+    ] = "auto"
+    kv_type: Annotated[str, setting("--kv-type", "KV cache types; K/V for two.", metavar=LIST)] = "f16"
+    flash_attn: Annotated[str, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off,...")] = "auto"
+
+    def grid(self) -> "Grid":
+        """Raises UsageError."""
+        from llmrun.bench import grid
+
+        return grid.Grid(
+            n_prompt=grid.parse_counts(self.n_prompt, "-p") if self.n_prompt is not None else (512,),
+            n_gen=grid.parse_counts(self.n_gen, "-n"),
+            pairs=grid.parse_pairs(self.pg or ()),
+            depth=grid.parse_counts(self.depth, "--depth"),
+            repeats=grid.parse_counts(self.repeats, "--repeats", 1),
+            threads=grid.parse_counts(self.threads, "--threads", 1) if self.threads else (),
+            batch=grid.parse_counts(self.batch, "--batch", 1),
+            ubatch=grid.parse_counts(self.ubatch, "--ubatch", 1),
+            gpu_layers=grid.parse_layers(self.gpu_layers),
+            kv_type=grid.parse_kv_types(self.kv_type),
+            flash_attn=grid.parse_flash_attn(self.flash_attn),
+        )
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """What becomes of the results."""
+
+    save: Annotated[str | None, typer.Option("--save", help="Keep the results under a name.", metavar="NAME")] = None
+    compare: Annotated[str | None, typer.Option("--compare", help="With kept results.", metavar="NAME")] = None
+    force: Annotated[bool, typer.Option("--force", help="With --save and --plot: replace what is there.")] = False
+    compare_anyway: Annotated[
+        bool, typer.Option("--compare-anyway", help="Though the machine or the model file is another.")
+    ] = False
+    plot: Annotated[
+        str | None, typer.Option("--plot", help="Draw the results (needs matplotlib).", metavar="FILE.png|svg")
+    ] = None
+
+
+@with_groups
+def command(
+    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
+    *,
+    model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Time to first token and between tokens, as `run` answers.")
     ] = False,
@@ -44,21 +85,18 @@ def command(
     shared_prefix: Annotated[
         int, typer.Option("--shared-prefix", help="With --concurrency: tokens all prompts begin with.", min=0)
     ] = 0,
-    save: Annotated[str | None, typer.Option("--save", help="Keep the results under a name.", metavar="NAME")] = None,
-    compare: Annotated[str | None, typer.Option("--compare", help="With kept results.", metavar="NAME")] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --save: replace what is there.")] = False,
-    compare_anyway: Annotated[
-        bool, typer.Option("--compare-anyway", help="Though the machine or the model file is another.")
-    ] = False,
     ab: Annotated[
         tuple[str, str] | None,
         typer.Option("--ab", help="Two settings in turn, and their ratio.", metavar="'FLAGS' 'FLAGS'"),
     ] = None,
+    drift: Annotated[bool, typer.Option("--drift", help="What each setting does to the answers.")] = False,
     no_mmap: Annotated[bool, setting("--no-mmap", "Read the weights instead of mapping the file.")] = False,
     format: Annotated[
         str, typer.Option("-o", "--format", "--output", help="Of the results.", metavar="table|md|json|jsonl|csv")
     ] = "table",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As --format json.")] = False,
+    lists: GridOptions,
+    keep: KeepOptions,
     output: OutputOptions,
 ) -> None:
     """Measure prefill (pp) and decode (tg) speed as llama-bench does, and more.
@@ -71,44 +109,29 @@ def command(
 
     llmrun bench smollm2 --ab "-fa on" "-fa off"
     """
-    from llmrun.bench.grid import (
-        Grid,
-        parse_counts,
-        parse_flash_attn,
-        parse_kv_types,
-        parse_layers,
-        parse_pairs,
-    )
+    from llmrun.bench.grid import parse_counts
     from llmrun.cli.benching.flow import Options, run_bench
 
-    grid = Grid(
-        n_prompt=parse_counts(n_prompt, "-p") if n_prompt is not None else (512,),
-        n_gen=parse_counts(n_gen, "-n"),
-        pairs=parse_pairs(pg or ()),
-        depth=parse_counts(depth, "--depth"),
-        repeats=parse_counts(repeats, "--repeats", 1),
-        threads=parse_counts(threads, "--threads", 1) if threads else (),
-        batch=parse_counts(batch, "--batch", 1),
-        ubatch=parse_counts(ubatch, "--ubatch", 1),
-        gpu_layers=parse_layers(gpu_layers),
-        kv_type=parse_kv_types(kv_type),
-        flash_attn=parse_flash_attn(flash_attn),
-    )
     options = Options(
         references=(*(model or ()), *(models or ())),
-        grid=grid,
-        n_prompt_given=n_prompt is not None,
+        grid=lists.grid(),
+        n_prompt_given=lists.n_prompt is not None,
         latency=latency,
         concurrency=parse_counts(concurrency, "--concurrency", 1) if concurrency else (),
         shared_prefix=shared_prefix,
-        save=save,
-        compare=compare,
-        force=force,
-        compare_anyway=compare_anyway,
+        save=keep.save,
+        compare=keep.compare,
+        force=keep.force,
+        plot=expand(keep.plot) if keep.plot else None,
+        compare_anyway=keep.compare_anyway,
         format="json" if json else format.lower(),
         mmap=not no_mmap,
         quiet=output.quiet,
     )
+    if drift:
+        from llmrun.cli.benching.drift import run_drifts
+
+        raise typer.Exit(run_drifts(options))
     if ab is not None:
         from llmrun.cli.benching.versus import run_ab
 

@@ -120,13 +120,10 @@ class OutputOptions:
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False
 
 
-GROUPS = (SamplingOptions, ShapeOptions, AdapterOptions, LoadOptions, OutputOptions)
-
-
 def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let Typer see the fields of each option group among the function's parameters as options of their own."""
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if hint in GROUPS}
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and dataclasses.is_dataclass(hint)}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in groups:

@@ -1,18 +1,19 @@
 """A model as `bench` tests it: found and checked once, its weights loaded again only where layers move."""
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 from llmrun.bench.grid import Setting
 from llmrun.bench.subject import Need
 from llmrun.engine.context import Context, ContextSettings
 from llmrun.engine.model import ModelSettings
-from llmrun.errors import ModelFileError, UsageError
+from llmrun.errors import LlmrunError, ModelFileError, UsageError
 from llmrun.gguf.check import check_model
 from llmrun.gguf.header import TensorInfo, open_header
 from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.prepare.loading import Loading, find
-from llmrun.prepare.planning import Planner, this_machine
+from llmrun.prepare.planning import Planner
 from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
 
@@ -46,7 +47,7 @@ class OpenSubject:
                 f"a test needs {need.n_ctx // need.n_seq_max} tokens of context, {self.name} was trained for {limit}",
                 "give a smaller -p, -n or --depth",
             )
-        Planner(self.info, self._headers, _wish(setting), this_machine()).first(self._room(need))
+        Planner(self.info, self._headers, _wish(setting)).first(self._room(need))
 
     def open(self, setting: Setting, need: Need) -> Context:
         if self._loading is None or self._loaded_for != setting.gpu_layers:
@@ -72,9 +73,10 @@ class OpenSubject:
         )
 
     def close(self) -> None:
-        if self._loading is not None:
-            self._loading.model().close()
-            self._loading = None
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            with suppress(LlmrunError):  # a load that was stopped or failed has left nothing
+                loading.model().close()
 
     def _room(self, need: Need) -> Room:
         # The sequences together may be longer than any one of them may be.

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 
 from llmrun.bench.compare import check_comparable, compare_rows
 from llmrun.bench.concurrency import Load, knee_sentence
 from llmrun.bench.environment import read_environment
 from llmrun.bench.grid import Grid, Setting
 from llmrun.bench.history import check_free, load, save
+from llmrun.bench.plot import check_plot, draw
 from llmrun.bench.row import Row
 from llmrun.bench.run import Bench, Tests
 from llmrun.bench.stop import Stop
@@ -41,6 +43,7 @@ class Options:
     save: str | None = None
     compare: str | None = None
     force: bool = False
+    plot: Path | None = None
     compare_anyway: bool = False
     format: str = "table"
     mmap: bool = True
@@ -52,6 +55,8 @@ def run_bench(options: Options) -> int:
     check_format(options.format)
     if options.save is not None:
         check_free(options.save, replace=options.force)
+    if options.plot is not None:
+        check_plot(options.plot, replace=options.force)
     before = load(options.compare) if options.compare is not None else None
     report, stop = StderrReport(), Stop()
     threads = pick_threads(options.grid)
@@ -69,17 +74,19 @@ def run_bench(options: Options) -> int:
         try:
             for row in _rows(bench, subjects, tests):
                 shown.add(row)
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):
             status = INTERRUPTED
         finally:
             report.close()
     shown.sentences += knees(shown.rows)
-    if options.save is not None and shown.rows:
-        report.note(f"kept as {options.save}: {save(options.save, machine, build, shown.rows)}")
     if before is not None:
         shown.differences = compare_rows(before.rows, shown.rows, anyway=options.compare_anyway)
         shown.names = (options.compare or "", "now")
     shown.finish(interrupted=bool(status))
+    if options.save is not None and shown.rows:
+        report.note(f"kept as {options.save}: {save(options.save, machine, build, shown.rows)}")
+    if options.plot is not None and shown.rows:
+        report.note(f"drawn: {options.plot}" if draw(shown.rows, options.plot) else "there is nothing to draw")
     return status
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from llmrun.bench.compare import Difference
+from llmrun.bench.drift import Drift
 from llmrun.bench.environment import BuildFacts, MachineFacts, header_lines
 from llmrun.bench.row import Row
 from llmrun.bench.table import (
@@ -13,6 +14,7 @@ from llmrun.bench.table import (
     concurrency_table,
     csv_fields,
     difference_table,
+    drift_table,
     latency_table,
     loop_table,
     markdown,
@@ -38,6 +40,7 @@ class Shown:
     sentences: list[str] = field(default_factory=list)
     differences: list[Difference] | None = None  # against the results or setting named first in `names`
     names: tuple[str, str] = ("A", "B")
+    drifts: list[Drift] | None = None
 
     def __post_init__(self) -> None:
         if not self.quiet:
@@ -65,10 +68,14 @@ class Shown:
                 self._table(table)
         if self.differences is not None:
             self._show_differences(self.differences)
+        if self.drifts is not None and self.format in ("table", "md"):
+            self._table(drift_table(self.drifts))
+        for drift in (self.drifts or ()) if self.format == "jsonl" else ():
+            self._line(json_line(drift))
         for line in (*self.sentences, *warnings(self.rows)):
             streams.say(line)
         if interrupted:
-            streams.say(f"interrupted: {len(self.rows) or len(self.differences or ())} tests were finished")
+            streams.say(f"interrupted: {len(self.rows or self.differences or self.drifts or ())} tests were finished")
 
     def _show_differences(self, found: list[Difference]) -> None:
         if self.rows and not found:
@@ -89,6 +96,7 @@ class Shown:
             "threads": self.threads,
             "rows": self.rows,
             **({} if self.differences is None else {"differences": self.differences}),
+            **({} if self.drifts is None else {"drift": self.drifts}),
             "notes": [*self.sentences, *warnings(self.rows)],
         }
 

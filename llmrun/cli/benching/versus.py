@@ -17,8 +17,8 @@ from llmrun.errors import Interrupted, UsageError
 def run_ab(options: Options, sides: tuple[str, str]) -> int:
     """Show the ratio of the second setting to the first, for each test of each model."""
     check_format(options.format)
-    if options.latency or options.concurrency or options.save or options.compare:
-        raise UsageError("--ab stands alone: without --latency, --concurrency, --save and --compare")
+    if options.latency or options.concurrency or options.save or options.compare or options.plot:
+        raise UsageError("--ab stands alone: without --latency, --concurrency, --save, --compare and --plot")
     report, stop = StderrReport(), Stop()
     threads = pick_threads(options.grid)
     a, b = (with_flags(options.grid, text).cases(threads.n) for text in sides)
@@ -41,7 +41,7 @@ def run_ab(options: Options, sides: tuple[str, str]) -> int:
                     stack.enter_context(closing(other))
                     for found in run_versus((one, other if apart else one), a, b, stop, report):
                         shown.add_difference(found)
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt):
             status = INTERRUPTED
         finally:
             report.close()
