@@ -63,7 +63,7 @@ def _facts(machine: Machine) -> MachineFacts:
         governor=read_governor(),
         ram_bytes=machine.memory.total_bytes,
         devices=devices,
-        bandwidth_bytes_per_s=memory_bandwidth(cores, machine.memory.total_bytes, fresh=True),
+        bandwidth_bytes_per_s=memory_bandwidth(cores, machine.memory.total_bytes, fresh=True).bytes_per_s,
     )
 
 

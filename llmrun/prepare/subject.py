@@ -13,7 +13,7 @@ from llmrun.gguf.check import check_model
 from llmrun.gguf.header import TensorInfo, open_header
 from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.prepare.loading import Loading, find
-from llmrun.prepare.planning import Planner
+from llmrun.prepare.planning import Planner, this_machine
 from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
 
@@ -47,7 +47,7 @@ class OpenSubject:
                 f"a test needs {need.n_ctx // need.n_seq_max} tokens of context, {self.name} was trained for {limit}",
                 "give a smaller -p, -n or --depth",
             )
-        Planner(self.info, self._headers, _wish(setting)).first(self._room(need))
+        Planner(self.info, self._headers, _wish(setting), this_machine()).first(self._room(need))
 
     def open(self, setting: Setting, need: Need) -> Context:
         if self._loading is None or self._loaded_for != setting.gpu_layers:
