@@ -55,7 +55,7 @@ class Commands:
             "/think": (self.think, "on|off", "ask the model to reason, or not to"),
             "/json": (self.json, "SCHEMA|on|off", "answers in JSON"),
         }
-        self.aliases = {"/?": "/help", "/exit": "/bye", "/quit": "/bye"}
+        self.aliases = {"/?": "/help", "/exit": "/bye", "/quit": "/bye", "/resume": "/load"}
 
     def run(self, line: str) -> None:
         """Raises Leave, Again or Edit where the loop has to act; LlmrunError for what cannot be done."""
