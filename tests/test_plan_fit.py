@@ -254,3 +254,18 @@ def test_a_header_without_layers_or_training_context_still_plans(header: Header)
     tensors = (TensorInfo("token_embd.weight", (64, 64), TENSOR_TYPES[0], 0, 4 * 64 * 64),)
     found = make_plan(info, tensors, machine(GB), Wish())
     assert (found.n_ctx, found.kv_bytes) == (4096, 0)
+
+
+def test_a_local_gpu_holds_copies_that_a_worker_does_not(experts: Header) -> None:
+    def compute(*devices: Device, **wish: Any) -> int:
+        return plan(experts, machine(64 * GB, *devices), n_ctx=4096, **wish).uses[-1].compute_bytes
+
+    cuda, worker = device("CUDA0", 64 * GB), device("RPC0", 64 * GB)
+    assert compute(cuda) == compute(worker)
+    largest = max(tensor.n_bytes for tensor in scaled(experts, 130) if "_exps" in tensor.name)
+    assert compute(cuda, cpu_expert_layers=3) == compute(worker, cpu_expert_layers=3) + largest
+    half = plan(experts, machine(64 * GB, cuda), n_ctx=4096).uses[1].needed_bytes * 2 // 3
+    two = plan(experts, machine(64 * GB, device("CUDA0", half), device("CUDA1", half)), n_ctx=4096)
+    masks = 4096 * 512 * 2
+    assert two.gpu_layers == 9 and len(two.uses) == 3
+    assert two.uses[-1].compute_bytes >= compute(cuda) + 3 * masks

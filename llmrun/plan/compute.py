@@ -25,7 +25,7 @@ def compute_bytes(info: ModelInfo, weights: Weights, sizes: ContextSizes, with_o
         _recurrent_floats(info, weights),
         *(_attention_floats(info, layer, sizes) for layer in set(info.layers)),
     ]
-    peak = _input_bytes(info, sizes) + tokens * FLOAT * max(floats)
+    peak = input_bytes(info, sizes) + tokens * FLOAT * max(floats)
     if not with_output:
         return peak
     rows = min(tokens, sizes.n_outputs)
@@ -35,7 +35,7 @@ def compute_bytes(info: ModelInfo, weights: Weights, sizes: ContextSizes, with_o
 
 def host_compute_bytes(info: ModelInfo, sizes: ContextSizes) -> int:
     """The CPU's share when every layer runs elsewhere: the inputs and the embeddings of the tokens."""
-    return _input_bytes(info, sizes) + sizes.n_tokens * FLOAT * info.n_embd
+    return input_bytes(info, sizes) + sizes.n_tokens * FLOAT * info.n_embd
 
 
 def output_bytes(info: ModelInfo, sizes: ContextSizes) -> int:
@@ -43,7 +43,7 @@ def output_bytes(info: ModelInfo, sizes: ContextSizes) -> int:
     return sizes.n_seq_max * FLOAT * info.n_vocab
 
 
-def _input_bytes(info: ModelInfo, sizes: ContextSizes) -> int:
+def input_bytes(info: ModelInfo, sizes: ContextSizes) -> int:
     """Masks, positions, cell numbers and, for a quantized cache, the rotations of keys and values."""
     tokens = sizes.n_tokens
     sliding = any(layer.sliding for layer in info.layers)

@@ -8,9 +8,17 @@ from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.info import ModelInfo
 from llmrun.machine.devices import Device, offload_devices
 from llmrun.machine.inventory import Machine
-from llmrun.plan.compute import compute_bytes
 from llmrun.plan.kv import check_kv_type, kv_bytes
-from llmrun.plan.placement import HOST, DeviceUse, Model, Placement, device_uses, model_of, slot_weights
+from llmrun.plan.placement import (
+    HOST,
+    DeviceUse,
+    Model,
+    Placement,
+    device_compute_bytes,
+    device_uses,
+    model_of,
+    slot_weights,
+)
 from llmrun.plan.sizes import PADDING, ContextSizes, pad
 from llmrun.plan.weights import sort_tensors
 from llmrun.plan.wish import ALL_LAYERS, Wish, check_context, context_limit
@@ -164,12 +172,17 @@ def _place(problem: Problem, sizes: ContextSizes, devices: tuple[Device, ...], t
         tries = [(n_slots, experts) for experts in range(on_cpu + 1, n_layer + 1)]
     else:
         tries = [(slots, all_experts) for slots in range(n_slots - 1, -1, -1)]
-    for gpu_layers, experts in tries:
-        placement = spread(problem, sizes, devices, gpu_layers, experts)
-        fit = placement and problem.measure(sizes, placement)
-        if fit and fits(fit):
-            return fit
-    return None
+    # The tries give up more and more, so that after the first that spreads all do.
+    low, high = 0, len(tries)
+    while low < high:
+        middle = (low + high) // 2
+        if spread(problem, sizes, devices, *tries[middle]) is None:
+            low = middle + 1
+        else:
+            high = middle
+    placement = spread(problem, sizes, devices, *tries[low]) if low < len(tries) else None
+    fit = placement and problem.measure(sizes, placement)
+    return fit if fit and fits(fit) else None
 
 
 def spread(
@@ -186,12 +199,13 @@ def spread(
     None: they do not fit. With `overfill` the first device takes the rest all the same.
     """
     model = problem.model
+    whole = Placement(devices, (0,) * (len(devices) - 1) + (gpu_layers,), cpu_expert_layers, problem.wish.kv_on_cpu)
     kv = (*kv_bytes(model.info, model.weights, sizes), 0)
     slot, taken = model.n_slots - 1, 0
     used: list[Device] = []
     counts: list[int] = []
     for device in reversed(devices):
-        room = budget_bytes(device.free_bytes) - compute_bytes(model.info, model.weights, sizes, not taken)
+        room = budget_bytes(device.free_bytes) - device_compute_bytes(model, sizes, whole, device, not taken)
         count = 0
         while taken < gpu_layers:
             needed = slot_weights(model, cpu_expert_layers, slot) + (0 if problem.wish.kv_on_cpu else kv[slot])

@@ -5,12 +5,13 @@ from typing import NamedTuple
 from llmrun.gguf.header import TensorInfo
 from llmrun.gguf.info import ModelInfo
 from llmrun.machine.devices import Device, DeviceKind
-from llmrun.plan.compute import compute_bytes, host_compute_bytes, output_bytes
+from llmrun.plan.compute import compute_bytes, host_compute_bytes, input_bytes, output_bytes
 from llmrun.plan.kv import kv_bytes
 from llmrun.plan.sizes import ContextSizes
 from llmrun.plan.weights import Weights, device_bytes, host_bytes
 
 HOST = "CPU"
+PIPELINE_COPIES = 4  # GGML_SCHED_MAX_COPIES
 
 
 class Model(NamedTuple):
@@ -93,13 +94,32 @@ def device_uses(
                 n_slots,
                 sum(slot_weights(model, placement.cpu_expert_layers, slot) for slot in slots),
                 0 if placement.kv_on_cpu else sum(kv[slot] for slot in slots),
-                compute_bytes(model.info, model.weights, sizes, has_output) if n_slots else 0,
+                device_compute_bytes(model, sizes, placement, device, has_output) if n_slots else 0,
                 device.free_bytes,
                 device.total_bytes,
             )
         )
         first += n_slots
     return tuple(uses)
+
+
+def device_compute_bytes(
+    model: Model, sizes: ContextSizes, placement: Placement, device: Device, has_output: bool
+) -> int:
+    """The compute buffer, with what llama.cpp copies to a local GPU: a matrix of the CPU's layers at a time, for the
+    passes of a prefill that it computes there (`op_offload`, ggml/src/ggml-backend.cpp), and, where layers are piped
+    through several GPUs, the inputs of the next passes (`pipeline_parallel`, src/llama-context.cpp).
+    """
+    needed = compute_bytes(model.info, model.weights, sizes, has_output)
+    if device.is_worker:
+        return needed
+    first, weights = model.n_slots - placement.gpu_layers, model.weights
+    on_cpu = (*weights.layers[:first], *weights.experts[: max(first, placement.cpu_expert_layers)])
+    needed += max((tensor.n_bytes for layer in on_cpu for tensor in layer), default=0)
+    piped = len(placement.devices) > 1 and not any(other.is_worker for other in placement.devices)
+    if piped and first == 0 and not placement.kv_on_cpu and not placement.cpu_expert_layers:
+        needed += (PIPELINE_COPIES - 1) * input_bytes(model.info, sizes)
+    return needed
 
 
 def slot_weights(model: Model, cpu_expert_layers: int, slot: int) -> int:
