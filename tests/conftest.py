@@ -1,6 +1,7 @@
 """Fixtures for all tests: a tiny model, the real one, and a clean home for each test."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import pytest
 from tests.checkpoints import remove_fixtures
 from tests.real import gemma3_path, smollm2_path
 from tests.tiny import tiny_gguf
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C and so would every program the tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _OURS = ("LLMRUN_", "LLAMA_ARG_", "HF_", "HUGGINGFACE_", "OLLAMA_", "XDG_")
 _TERMINAL = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "COLUMNS", "LINES")

@@ -154,11 +154,11 @@ def test_a_file_that_lies_takes_no_memory(tmp_path: Path) -> None:
         files.append(tmp_path / f"{case}.gguf")
         files[-1].write_bytes(data)
     program = (
-        "import resource, sys\n"
+        "import sys\n"
         "from llmrun.cli import app\n"
         "for path in sys.argv[1:]: assert app.run(['show', path]) == 1, path\n"
-        "unit = 1 if sys.platform == 'darwin' else 1024\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)\n"
+        "from llmrun.machine.memory import peak_rss_bytes\n"
+        "print(peak_rss_bytes())\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program, *map(str, files)],

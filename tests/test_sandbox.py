@@ -251,13 +251,7 @@ import psutil
 from llmrun.chat.conversation import Message
 from llmrun.chat.template import Template
 from llmrun.errors import TemplateError
-
-def peak_rss():
-    try:
-        import resource
-    except ImportError:
-        return psutil.Process().memory_info().peak_wset
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+from llmrun.machine.memory import peak_rss_bytes
 
 for source in json.load(sys.stdin):
     start = time.process_time()
@@ -266,7 +260,7 @@ for source in json.load(sys.stdin):
         answer = f"printed {prompt.text[:60]!r}"
     except TemplateError as error:
         answer = f"refused: {error.message}"
-    print(json.dumps([answer, time.process_time() - start, peak_rss()]))
+    print(json.dumps([answer, time.process_time() - start, peak_rss_bytes()]))
 """
 
 

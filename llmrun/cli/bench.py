@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
 from llmrun.paths import expand
 
@@ -73,7 +74,9 @@ class KeepOptions:
 
 @with_groups
 def command(
-    models: Annotated[list[str] | None, typer.Argument(metavar="MODEL...", show_default=False)] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL...", show_default=False, autocompletion=any_model)
+    ] = None,
     *,
     model: Annotated[list[str] | None, typer.Option("-m", "--model", help="A model; repeatable.")] = None,
     latency: Annotated[

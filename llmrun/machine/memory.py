@@ -39,6 +39,22 @@ def read_memory(proc: Path = Path("/proc"), cgroup_root: Path = cgroup.ROOT) -> 
     return Memory(total, available, limit, name, max(0, free))
 
 
+def peak_rss_bytes(proc: Path = Path("/proc")) -> int:
+    """The most memory this process has held, mapped files included."""
+    if sys.platform == "linux":  # getrusage counts what the parent held before it started this process
+        for line in read(proc / "self/status").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        import psutil
+
+        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
 def _address_space() -> tuple[int, int] | None:
     """What `ulimit -v` allows and how much of it is taken, mapped files included."""
     if sys.platform == "win32":

@@ -3,7 +3,6 @@
 Times in seconds, speeds in tokens per second, sizes in bytes.
 """
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from llmrun.engine import capi
 from llmrun.engine.request import Finished, FinishReason, Logprob
 from llmrun.engine.stats import measure
 from llmrun.gguf.info import ModelInfo
+from llmrun.machine.memory import peak_rss_bytes
 
 
 @dataclass(frozen=True)
@@ -165,15 +165,3 @@ def build() -> Build:
     from importlib import metadata
 
     return Build(__version__, metadata.version("llama-cpp-python"), capi.version(), capi.backends())
-
-
-def peak_rss_bytes() -> int:
-    """The most memory this process has held, mapped weights included."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        import psutil
-
-        return int(getattr(psutil.Process().memory_info(), "peak_wset", 0))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
