@@ -13,6 +13,7 @@ from llmrun.bench.roofline import bound, kv_read_bytes, weight_bytes, with_roofl
 from llmrun.bench.row import Row, loop_row
 from llmrun.bench.samples import deviation, mean, median, sample, spread
 from llmrun.bench.stop import Stop
+from llmrun.bench.subject import Need
 from llmrun.bench.table import loop_table, markdown, warnings
 from llmrun.engine.context import Context, ContextSettings
 from llmrun.engine.model import Model, ModelSettings
@@ -163,3 +164,27 @@ def test_roofline_is_bytes_times_speed(tiny_model: Path) -> None:
     assert told.bandwidth_share == pytest.approx(0.5)
     assert told.bound == "memory"
     assert with_roofline(subject, row, 0.0, None).bandwidth_share is None
+
+
+def test_ctrl_c_falls_where_nothing_asks_for_it() -> None:
+    stop = Stop()
+    with pytest.raises(KeyboardInterrupt), stop.waiting():
+        stop.ask()
+    with pytest.raises(Interrupted), stop.waiting():
+        pass
+    stop.ask()  # outside, it is only remembered
+    assert stop()
+
+
+def test_weights_are_loaded_again_only_where_layers_move(tiny_model: Path) -> None:
+    subject = OpenSubject(str(tiny_model), Quiet(), ModelSettings())
+    with subject.open(SETTING, Need(64)) as first:
+        with subject.open(replace(SETTING, n_threads=2, n_ubatch=8), Need(128, 2)) as second:
+            assert second.model is first.model
+            assert (first.n_ctx, second.n_ctx) == (256, 256)
+        model = first.model
+    with subject.open(replace(SETTING, gpu_layers=0), Need(64)) as third:
+        assert third.model is not model
+        assert not model.pointer
+    subject.close()
+    subject.close()

@@ -39,6 +39,7 @@ class OpenSubject:
         self.sha256 = _hash(self.paths, report)
         self._loading: Loading | None = None
         self._loaded_for: int | None = None
+        self._largest: dict[int | None, Need] = {}  # by layers on the GPU: what their loading leaves room for
 
     def check(self, setting: Setting, need: Need) -> None:
         limit = self.info.n_ctx_train
@@ -48,12 +49,14 @@ class OpenSubject:
                 "give a smaller -p, -n or --depth",
             )
         Planner(self.info, self._headers, _wish(setting), this_machine()).first(self._room(need))
+        before = self._largest.get(setting.gpu_layers, need)
+        self._largest[setting.gpu_layers] = max(before, need, key=lambda one: one.n_ctx)
 
     def open(self, setting: Setting, need: Need) -> Context:
         if self._loading is None or self._loaded_for != setting.gpu_layers:
             self.close()
-            wish = _wish(setting)
-            self._loading = Loading(self._found, self._settings, self._report, wish, self._room(need))
+            room = self._room(self._largest.get(setting.gpu_layers, need))
+            self._loading = Loading(self._found, self._settings, self._report, _wish(setting), room)
             self._loaded_for = setting.gpu_layers
         model = self._loading.model()
         plan = self._loading.settle(self._room(need), _wish(setting))
