@@ -138,7 +138,7 @@ def test_a_sampler_left_out_of_the_order_does_nothing(context: Context, logits: 
 
 def test_ignore_eos_bans_every_end_token(context: Context, logits: Logits) -> None:
     found = probabilities(context, logits, [], ignore_eos=True)
-    ends = context.model.vocab.eog_tokens()
+    ends = context.model.vocab.eog_tokens
     assert ends
     assert all(found[token] == 0 for token in ends)
 

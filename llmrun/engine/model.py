@@ -96,9 +96,11 @@ class Vocab:
     def is_control(self, token: int) -> bool:
         return bool(self._lib.llama_vocab_is_control(self.pointer, token))
 
-    def eog_tokens(self) -> list[int]:
+    @functools.cached_property
+    def eog_tokens(self) -> tuple[int, ...]:
+        """All that end a generation; the first look asks for each token of the vocabulary."""
         is_eog, pointer = self._lib.llama_vocab_is_eog, self.pointer  # looked up once for a whole vocabulary
-        return [token for token in range(self.n_tokens) if is_eog(pointer, token)]
+        return tuple(token for token in range(self.n_tokens) if is_eog(pointer, token))
 
 
 class Model:

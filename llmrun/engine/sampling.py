@@ -113,7 +113,7 @@ def _parts(lib: Any, params: SamplingParams, vocab: Vocab) -> list[Any]:
     parts = []
     bias = list(params.logit_bias)
     if params.ignore_eos:
-        bias += [(token, float("-inf")) for token in vocab.eog_tokens()]
+        bias += [(token, float("-inf")) for token in vocab.eog_tokens]
     if bias:
         entries = (lib.llama_logit_bias * len(bias))(*bias)
         parts.append(lib.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), entries))
