@@ -18,6 +18,7 @@ def files(group: Path, **contents: str) -> None:
 
 
 def test_mem_03_version_2_counts_no_page_cache(tmp_path: Path) -> None:
+    """MEM-03"""
     files(
         tmp_path / "cg/app",
         memory__max="1073741824",
@@ -29,6 +30,7 @@ def test_mem_03_version_2_counts_no_page_cache(tmp_path: Path) -> None:
 
 
 def test_mem_03_version_1(tmp_path: Path) -> None:
+    """MEM-03"""
     files(
         tmp_path / "cg/memory/docker/abc",
         memory__limit_in_bytes="1073741824",
@@ -41,17 +43,20 @@ def test_mem_03_version_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["max", "", "nonsense"])
 def test_mem_03_max_is_no_limit(tmp_path: Path, value: str) -> None:
+    """MEM-03"""
     files(tmp_path / "cg", memory__max=value, memory__current="700000000", memory__stat="")
     assert memory_limit(tmp_path / "cg", proc(tmp_path, "0::/\n")) is None
 
 
 def test_mem_03_version_1_says_no_limit_with_a_huge_number(tmp_path: Path) -> None:
+    """MEM-03"""
     group = tmp_path / "cg/memory"
     files(group, memory__limit_in_bytes="9223372036854771712", memory__usage_in_bytes="7", memory__stat="")
     assert memory_limit(tmp_path / "cg", proc(tmp_path, "4:memory:/\n")) is None
 
 
 def test_mem_03_the_tightest_of_nested_groups_counts(tmp_path: Path) -> None:
+    """MEM-03"""
     root = tmp_path / "cg"
     files(root / "a", memory__max="8000", memory__current="7500", memory__stat="inactive_file 500")
     files(root / "a/b", memory__max="max", memory__current="2000", memory__stat="")
@@ -65,6 +70,7 @@ def test_memory_high_is_a_limit_too(tmp_path: Path) -> None:
 
 
 def test_mem_03_a_host_path_inside_a_container_falls_back_to_the_mount(tmp_path: Path) -> None:
+    """MEM-03"""
     files(tmp_path / "cg", memory__max="1073741824", memory__current="0", memory__stat="")
     files(tmp_path / "cg", cpu__max="150000 100000")
     where = proc(tmp_path, "0::/system.slice/docker-abc.scope\n")

@@ -28,6 +28,7 @@ def host(root: Path, cgroup_line: str = "0::/\n") -> Path:
 
 @linux_only
 def test_mem_03_container_limit_is_less_than_the_host(tmp_path: Path) -> None:
+    """MEM-03"""
     write(tmp_path / "cg/memory.max", "1073741824")
     write(tmp_path / "cg/memory.current", "400000000")
     write(tmp_path / "cg/memory.stat", "inactive_file 200000000")
@@ -39,6 +40,7 @@ def test_mem_03_container_limit_is_less_than_the_host(tmp_path: Path) -> None:
 
 @linux_only
 def test_mem_03_host_memory_may_be_the_lesser(tmp_path: Path) -> None:
+    """MEM-03"""
     write(tmp_path / "cg/memory.max", "31000000000")
     write(tmp_path / "cg/memory.current", "1000")
     found = read_memory(host(tmp_path), tmp_path / "cg")
@@ -47,6 +49,7 @@ def test_mem_03_host_memory_may_be_the_lesser(tmp_path: Path) -> None:
 
 @linux_only
 def test_mem_03_max_is_the_host(tmp_path: Path) -> None:
+    """MEM-03"""
     write(tmp_path / "cg/memory.max", "max")
     write(tmp_path / "cg/memory.current", "1000")
     found = read_memory(host(tmp_path), tmp_path / "cg")
@@ -55,6 +58,7 @@ def test_mem_03_max_is_the_host(tmp_path: Path) -> None:
 
 @linux_only
 def test_mem_01_ulimit_is_seen() -> None:
+    """MEM-01"""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3_000_000_000, 3_000_000_000))\n"
         "from llmrun.machine.memory import read_memory\n"

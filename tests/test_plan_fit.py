@@ -75,6 +75,7 @@ def test_mem_01_the_default_context_is_bounded_by_memory(header: Header) -> None
 
 
 def test_mem_01_an_explicit_size_fails_with_needed_free_and_what_fits(header: Header) -> None:
+    """MEM-01"""
     with pytest.raises(DoesNotFitError) as refusal:
         plan(header, machine(1_800_000_000), n_ctx=131072, kv_type=("f16", "f16"))
     message, hint = refusal.value.message, refusal.value.hint
@@ -88,6 +89,7 @@ def test_mem_01_an_explicit_size_fails_with_needed_free_and_what_fits(header: He
 
 
 def test_mem_03_the_message_names_the_container_limit(header: Header) -> None:
+    """MEM-03"""
     with pytest.raises(DoesNotFitError) as refusal:
         plan(header, machine(64 * GB, limit=1_073_741_824), n_ctx=4096)
     assert refusal.value.message.endswith("(container limit 1.1 GB)")

@@ -129,6 +129,7 @@ def limited(n_bytes: int, *args: object) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS is enforced on Linux")
 def test_mem_01_a_context_that_cannot_be_is_refused_before_loading(smollm2: Path) -> None:
+    """MEM-01"""
     done = limited(6_144_000_000, "run", smollm2, "hi", "--ctx", 1048576)
     assert done.returncode == 2
     assert "error: this model was trained for 8192 tokens of context" in done.stderr
@@ -140,6 +141,7 @@ def test_mem_01_a_context_that_cannot_be_is_refused_before_loading(smollm2: Path
 
 
 def test_mem_01_a_default_context_is_made_to_fit(smollm2: Path) -> None:
+    """MEM-01"""
     few = machine()._replace(memory=Memory(64 * GB, 150_000_000, None, "", 150_000_000))
     asked = planner(smollm2, few)
     first = asked.first(room_for_text(20, None))

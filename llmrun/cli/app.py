@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from llmrun import __version__
-from llmrun.cli import completion
 from llmrun.cli.options import BROKEN_PIPE
-from llmrun.cli.terminal import streams
+from llmrun.cli.terminal import completion, streams
 from llmrun.errors import LlmrunError
 
 # name -> (module of llmrun.cli, its line in `llmrun --help`). Only the module of the command at hand is imported.

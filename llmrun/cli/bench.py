@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
+from llmrun.cli.terminal.completion import any_model
 from llmrun.paths import expand
 
 if TYPE_CHECKING:

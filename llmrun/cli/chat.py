@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import (
     AdapterOptions,
     LoadOptions,
@@ -16,6 +15,7 @@ from llmrun.cli.options import (
     with_groups,
 )
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import any_model
 
 if TYPE_CHECKING:
     from llmrun.chat.session import SessionFile

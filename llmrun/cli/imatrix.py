@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, setting, with_groups
 from llmrun.cli.perplexity import layers_on_gpu, stopping
+from llmrun.cli.terminal.completion import any_model
 from llmrun.errors import UsageError
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, count, setting, with_groups
+from llmrun.cli.terminal.completion import any_model
 from llmrun.cli.terminal.interrupts import on_interrupt
 
 if TYPE_CHECKING:

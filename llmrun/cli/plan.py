@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import LoadOptions, OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import any_model
 
 if TYPE_CHECKING:
     from llmrun.machine.bandwidth import Bandwidth

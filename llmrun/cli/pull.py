@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import any_model
 
 
 @with_groups

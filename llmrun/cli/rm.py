@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from llmrun.cli.completion import local_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import local_model
 
 
 @with_groups

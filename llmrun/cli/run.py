@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmrun.cli.answering import prompt as prompts
-from llmrun.cli.completion import any_model, first_word
 from llmrun.cli.options import (
     AdapterOptions,
     LoadOptions,
@@ -17,6 +16,7 @@ from llmrun.cli.options import (
     with_groups,
 )
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import any_model, first_word
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from llmrun.cli.completion import any_model
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import any_model
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from llmrun.cli.answering import prompt as prompts
-from llmrun.cli.completion import first_word
 from llmrun.cli.options import OutputOptions, with_groups
 from llmrun.cli.terminal import streams
+from llmrun.cli.terminal.completion import first_word
 from llmrun.errors import UsageError
 
 if TYPE_CHECKING:
