@@ -161,12 +161,6 @@ def _spread(group: type) -> list[inspect.Parameter]:
     ]
 
 
-def llama_cpp_flags(arguments: list[str]) -> list[str]:
-    """llama.cpp's one-dash long flags, which Typer would read as clusters of short ones."""
-    twins = {"-ngl": "--gpu-layers", "-n-predict": "--max-tokens", "-sys": "--system"}
-    return [twins.get(argument, argument) for argument in arguments]
-
-
 def count(value: str | None, name: str, words: tuple[str, ...]) -> int | str | None:
     """A setting that is a number of at least 0 or one of `words`. Raises UsageError."""
     if value is None or value.lower() in words:

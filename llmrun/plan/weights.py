@@ -36,12 +36,6 @@ class Weights(NamedTuple):
     indexer_widths: tuple[int, ...]
     """Elements of a sparse attention indexer's key, 0 for layers without one."""
 
-    @property
-    def all_bytes(self) -> int:
-        """What is read from the file."""
-        groups = (self.input, self.output, *self.layers, *self.experts)
-        return sum(tensor.n_bytes for group in groups for tensor in group)
-
 
 def sort_tensors(tensors: Iterable[TensorInfo], n_layer: int) -> Weights:
     """Sort a model's tensors. Those of blocks from `n_layer` on are prediction heads, which stay unloaded."""
