@@ -99,7 +99,6 @@ def _build(arguments: Sequence[str]) -> typer.Typer:
     app.callback()(_top)
     words = arguments
     if "_LLMRUN_COMPLETE" in os.environ:
-        completion.check_nothing()
         words = completion.typed_words()
     chosen = next((word for word in words if not word.startswith("-")), "")
     for name, (module, summary) in COMMANDS.items():

@@ -1,7 +1,6 @@
 """What a shell offers in a model's place: the catalogue's names and the models here, found without opening any."""
 
 import os
-import sys
 
 import typer
 
@@ -13,12 +12,6 @@ def typed_words() -> list[str]:
     # Typer's script for bash gives the one, those for zsh, fish and PowerShell the other.
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     return line.split()[1:]
-
-
-def check_nothing() -> None:
-    """Typer checks values by pydantic, whose import takes longer than all the rest. While completing it passes over
-    a check that fails, and what has been typed so far need not be right."""
-    sys.modules["pydantic"] = None  # type: ignore[assignment]
 
 
 def any_model() -> list[str]:
