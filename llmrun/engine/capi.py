@@ -19,7 +19,7 @@ from typing import Any
 from llmrun.errors import EngineError
 from llmrun.machine.devices import Device, DeviceKind
 
-LOG_INFO, LOG_WARN, LOG_ERROR, LOG_DEBUG, LOG_CONTINUED = 1, 2, 3, 4, 5
+LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_CONTINUED = 1, 2, 3, 4, 5  # enum ggml_log_level
 # enum ggml_backend_dev_type, ggml/include/ggml-backend.h
 _DEVICE_KINDS: dict[int, DeviceKind] = {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel"}
 
