@@ -12,7 +12,8 @@ import os
 import sys
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,19 @@ def _install_callbacks(binding: Any) -> None:
     set_abort = _find(binding, "ggml_set_abort_callback")
     set_abort.restype = ctypes.c_void_p
     set_abort(on_abort)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let llama.cpp log to nobody. It logs a line for each tensor, and each waits for the interpreter, which other
+    threads keep busy: together that takes longer than the load of a small model."""
+    binding = lib()
+    # A C function that reads and changes nothing; what it is called with stays in the caller's registers.
+    binding.llama_log_set(ctypes.cast(binding._lib.llama_max_devices, binding.llama_log_callback), None)
+    try:
+        yield
+    finally:
+        binding.llama_log_set(_callbacks[0], None)
 
 
 def raise_pending() -> None:

@@ -4,18 +4,16 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llmrun.engine import capi, offload
 from llmrun.engine.offload import Placed
 from llmrun.errors import EngineError, Interrupted, UsageError
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+class ModelSettings(NamedTuple):
     """How a model is loaded. `gpu_layers` -1 puts every layer on the GPU; they go to `devices` by name (None: all
     there are), `split[i]` of them to `devices[i]` (empty: by their free memory). The routed experts of the first
     `cpu_expert_layers` layers stay on the CPU.
@@ -132,9 +130,12 @@ class Model:
         settings: ModelSettings,
         on_progress: Callable[[float], bool] | None = None,
         more_parts: Sequence[Path] = (),
+        *,
+        unheard: bool = False,
     ) -> Self:
         """Load the weights. `on_progress` gets 0.0 to 1.0 and stops the load by returning False. `more_parts` are
-        the further files of a split model, in order, whatever they are called.
+        the further files of a split model, in order, whatever they are called. `unheard`: without llama.cpp's log,
+        from which `placed` is read.
 
         The GIL is free meanwhile, so callers overlap other work. Raises EngineError with llama.cpp's reason,
         Interrupted when stopped."""
@@ -157,11 +158,12 @@ class Model:
             params.progress_callback = callback
         capi.log.lines.clear()
         names = [os.fsencode(part) for part in (path, *more_parts)]
-        if more_parts:
-            array = (ctypes.c_char_p * len(names))(*names)
-            pointer = lib.llama_model_load_from_splits(array, len(names), params)
-        else:
-            pointer = lib.llama_model_load_from_file(names[0], params)
+        pointer = 0
+        if unheard:
+            with capi.unheard():
+                pointer = _load(lib, names, params)
+        if not pointer and not stopped:  # what fails unheard is loaded again for the reason
+            pointer = _load(lib, names, params)
         if stopped:
             raise Interrupted("interrupted while loading")
         if not pointer:
@@ -181,6 +183,14 @@ class Model:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _load(lib: Any, names: Sequence[bytes], params: Any) -> int:
+    """The model's address, or 0."""
+    if len(names) == 1:
+        return lib.llama_model_load_from_file(names[0], params) or 0
+    array = (ctypes.c_char_p * len(names))(*names)
+    return lib.llama_model_load_from_splits(array, len(names), params) or 0
 
 
 def _load_mode(lib: Any, settings: ModelSettings) -> int:

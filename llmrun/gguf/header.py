@@ -7,11 +7,11 @@ known here. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from llmrun.errors import ModelFileError, NotFoundError
 from llmrun.gguf.foreign import HEAD_BYTES, refuse_foreign
@@ -49,8 +49,7 @@ _MIN_TENSOR_RECORD = 8 + 4 + 4 + 8
 _TENSOR_TAILS = tuple(Struct(f"<{n_dims}QIQ") for n_dims in range(_MAX_DIMS + 1))
 
 
-@dataclass(frozen=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """One entry of the tensor table. `shape` is in ggml's order (row length first); `offset` counts from the
     header's `data_offset`."""
 
@@ -65,8 +64,7 @@ class TensorInfo:
         return prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """What a GGUF file says about itself. `value_types`: each key's stored type, an array's element type."""
 
     name: str
@@ -90,8 +88,8 @@ class Header:
         return self.file_size >= self.expected_size
 
 
-def open_header(path: Path) -> Header:
-    """The header of a local file, which may be incomplete (see `Header.complete`).
+def open_header(path: Path, spans: Mapping[str, int] | None = None) -> Header:
+    """The header of a local file, which may be incomplete (see `Header.complete`). `spans` as for `read_header`.
 
     Raises NotFoundError, or ModelFileError for what is no file, no GGUF, or damaged.
     """
@@ -104,7 +102,7 @@ def open_header(path: Path) -> Header:
                 file.seek(offset)
                 return file.read(n)
 
-            return read_header(read, status.st_size, path.name)
+            return read_header(read, status.st_size, path.name, spans)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file") from None
     except OSError as fault:
@@ -122,13 +120,14 @@ def _refuse_special(path: Path, mode: int) -> None:
         )
 
 
-def read_header(read: Read, file_size: int, name: str) -> Header:
+def read_header(read: Read, file_size: int, name: str, spans: Mapping[str, int] | None = None) -> Header:
     """Parse the header that `read` delivers, in doubling steps that stop where the header ends.
 
-    `name` is for messages. Raises ModelFileError: not a GGUF, a version or byte order that is not read,
+    `name` is for messages; `spans` has the bytes of arrays of strings that were walked before, by key. Raises
+    ModelFileError: not a GGUF, a version or byte order that is not read,
     `corrupt or malicious: ...`, or incomplete where the file ends inside its own header.
     """
-    source = _Source(read, file_size, name)
+    source = _Source(read, file_size, name, spans or {})
     head = source.peek(HEAD_BYTES)
     if head[:4] != b"GGUF":
         raise refuse_foreign(head, file_size, name)
@@ -162,8 +161,8 @@ def _refuse_joined(header: Header, read: Read) -> None:
 class _Source:
     """The file from its start, buffered in doubling steps, with the position of the next value."""
 
-    def __init__(self, read: Read, file_size: int, name: str) -> None:
-        self.read, self.file_size, self.name = read, file_size, name
+    def __init__(self, read: Read, file_size: int, name: str, spans: Mapping[str, int]) -> None:
+        self.read, self.file_size, self.name, self.spans = read, file_size, name, spans
         self.buffer = b""
         self.pos = 0
         self.n_strings = 0
@@ -279,7 +278,8 @@ def _read_array(source: _Source, key: str, type: int) -> NumberArray | StringArr
     count = source.number(UINT64)
     if type == STRING:
         source.check_count(f"strings in {shown(key)}", count, _MAX_ARRAY, 8)
-        return source.strings(count)
+        span = source.spans.get(key)
+        return source.strings(count) if span is None else StringArray(count, source.take(span))
     if type not in SCALARS:
         source.corrupt(
             f"metadata key {shown(key)} is an array of arrays"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from struct import Struct
+from struct import Struct, unpack
 from typing import overload
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
@@ -50,7 +50,8 @@ class NumberArray(Sequence[int | float | bool]):
 
     @cached_property
     def numbers(self) -> tuple[int | float | bool, ...]:
-        return tuple(value for (value,) in SCALARS[self.type].iter_unpack(self.raw))
+        code = SCALARS[self.type].format[1:]
+        return unpack(f"<{len(self)}{code}", self.raw)
 
     def __len__(self) -> int:
         return len(self.raw) // SCALARS[self.type].size
@@ -86,6 +87,13 @@ class StringArray(Sequence[str]):
             end = start + unpack(raw, end)[0]
             append(raw[start:end])
         return tuple(out)
+
+    def pick(self, indices: Sequence[int]) -> list[str]:
+        """The strings at these places, in rising order, walking no further than the last of them."""
+        if "encoded" in self.__dict__:
+            return [decode_text(self.encoded[index]) for index in indices]
+        walked = StringArray(indices[-1] + 1 if indices else 0, self.raw).encoded
+        return [decode_text(walked[index]) for index in indices]
 
     @cached_property
     def strings(self) -> tuple[str, ...]:

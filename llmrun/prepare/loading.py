@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from llmrun.engine import capi
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import LlmrunError
-from llmrun.gguf.check import check_model
-from llmrun.gguf.header import open_header
 from llmrun.gguf.info import ModelInfo, model_info
 from llmrun.machine.memory import read_memory
 from llmrun.models import resolve
 from llmrun.models.catalog import Catalog, load_catalog
 from llmrun.models.store import Store
+from llmrun.prepare.accepted import checked_headers
 from llmrun.prepare.settings import ContextWish, Room
 from llmrun.report import Report
 
@@ -63,9 +62,8 @@ class Loading:
     ) -> None:
         self.found = found
         self.path: Path = found.paths[0]
-        self.header = open_header(self.path)
-        self._headers = (self.header, *map(open_header, found.paths[1:]))
-        check_model(*self._headers)
+        self._headers = checked_headers(found.paths)
+        self.header = self._headers[0]
         self.info: ModelInfo = model_info(*self._headers)
         self.settings = settings
         self.load_s = 0.0
@@ -89,10 +87,12 @@ class Loading:
     def _load(self) -> None:
         started = time.perf_counter()
         try:
-            if self._room is not None and not self.fits_in_any_case(self._wish):
+            unplanned = self.fits_in_any_case(self._wish)
+            if self._room is not None and not unplanned:
                 self._place(self._room)
             progress = self._progress if self.info.size_bytes > QUICK_BYTES else None
-            self._model = Model.load(self.path, self.settings, progress, self.found.paths[1:])
+            unheard = unplanned and capi.log.sink is None
+            self._model = Model.load(self.path, self.settings, progress, self.found.paths[1:], unheard=unheard)
         except LlmrunError as error:
             self._error = error
         finally:

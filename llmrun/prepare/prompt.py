@@ -1,7 +1,7 @@
 """From messages (or raw text) to the token ids that a model reads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.chat.builtin import pick
 from llmrun.chat.conversation import Message
@@ -10,13 +10,13 @@ from llmrun.chat.template import Template
 from llmrun.engine.model import Vocab
 from llmrun.gguf.header import Header
 from llmrun.gguf.info import ModelInfo
+from llmrun.gguf.values import NumberArray, StringArray
 from llmrun.report import Report
 
 CONTROL = 3  # enum llama_token_type
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """What goes into the model. `has_bos`: the text brings its own BOS, the tokenizer must not add another.
     `stop`: texts that end an answer in this template, where the vocabulary has no token for them."""
 
@@ -82,17 +82,17 @@ def token_text(header: Header, kind: str) -> str:
     """The text of the special token `kind` (bos, eos), empty where the file names none."""
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     index = header.metadata.get(f"tokenizer.ggml.{kind}_token_id")
-    if not isinstance(index, int) or not isinstance(tokens, Sequence) or not 0 <= index < len(tokens):
+    if not isinstance(index, int) or not isinstance(tokens, StringArray) or not 0 <= index < len(tokens):
         return ""
-    return str(tokens[index])
+    return tokens.pick([index])[0]
 
 
 def control_tokens(header: Header) -> list[str]:
     """The texts of the vocabulary's control tokens."""
     tokens, types = (header.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    if not isinstance(tokens, Sequence) or not isinstance(types, Sequence):
+    if not isinstance(tokens, StringArray) or not isinstance(types, NumberArray):
         return []
-    return [str(token) for token, type in zip(tokens, types, strict=False) if type == CONTROL]
+    return tokens.pick([index for index, type in enumerate(types.numbers[: len(tokens)]) if type == CONTROL])
 
 
 def visible_tokens(texts: frozenset[str], header: Header) -> frozenset[int]:

@@ -1,5 +1,6 @@
 """The load of a model may begin before the command line is parsed: parsing takes as long as a small model's load."""
 
+import os
 from collections.abc import Sequence
 
 from llmrun.engine.model import ModelSettings
@@ -16,8 +17,10 @@ _begun: Loading | None = None
 
 def begin(arguments: Sequence[str]) -> None:
     """Start to load the model of `run MODEL ...`, if it is here and small. Whatever is wrong is left to be said by
-    the command itself, which checks all of it again."""
+    the command itself, which checks all of it again. Not where the load's log may be asked for."""
     global _begun
+    if "LLMRUN_VERBOSE" in os.environ or any(_may_be_verbose(word) for word in arguments):
+        return
     try:
         found = resolve(arguments[1], load_catalog(), Store(), Quiet())
         if found.paths and found.kind == "gguf":
@@ -28,6 +31,10 @@ def begin(arguments: Sequence[str]) -> None:
                 _begun = None
     except (LlmrunError, OSError):
         _begun = None
+
+
+def _may_be_verbose(word: str) -> bool:
+    return word.startswith("--verb") or (word.startswith("-") and not word.startswith("--") and "v" in word)
 
 
 def loading(found: Resolved, settings: ModelSettings, report: Report, wish: ContextWish, room: Room) -> Loading:
