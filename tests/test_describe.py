@@ -1,12 +1,12 @@
 """Everything a header says, of files here and at their source."""
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from llmrun.cli.output import jsonable
 from llmrun.errors import ModelFileError, NotFoundError
 from llmrun.models.catalog import load_catalog
 from llmrun.models.describe import Array, Description, describe
@@ -43,7 +43,7 @@ def test_a_file_here(tmp_path: Path) -> None:
     assert isinstance(tokens, Array) and tokens.type == "string" and len(tokens.first) == 8
     assert tokens.length == shown.info.n_vocab
     assert shown.metadata["general.architecture"] == "llama"
-    json.dumps(dataclasses.asdict(shown))
+    json.dumps(jsonable(shown), allow_nan=False)
 
 
 def test_a_file_that_was_cut_off_still_shows_its_header(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ The classes are those that were seen to end in SIGABRT or SIGSEGV with llama-cpp
 processes of their own, with ggml's abort callback as the engine sets it: no signal, no hang.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -128,7 +127,7 @@ def test_an_architecture_that_is_no_name(arch: str, tiny_model: Path) -> None:
     header = open_header(tiny_model)
     metadata = {**header.metadata, "general.architecture": arch}
     with pytest.raises(ModelFileError, match=r"general\.architecture is") as caught:
-        check_model(dataclasses.replace(header, metadata=metadata))
+        check_model(header._replace(metadata=metadata))
     assert "\x1b" not in caught.value.message
 
 
@@ -169,11 +168,11 @@ def test_what_must_be_f32(arch: str, name: str, tmp_path: Path) -> None:
 
 def test_a_table_of_ids_is_no_weight(tiny_model: Path) -> None:
     header = open_header(tiny_model)
-    ids = dataclasses.replace(header.tensors[0], name="d2t", type=TENSOR_TYPES[27])
-    check_model(dataclasses.replace(header, tensors=(*header.tensors, ids)))
-    other = dataclasses.replace(ids, name="d2x")
+    ids = header.tensors[0]._replace(name="d2t", type=TENSOR_TYPES[27])
+    check_model(header._replace(tensors=(*header.tensors, ids)))
+    other = ids._replace(name="d2x")
     with pytest.raises(ModelFileError, match="d2x is of type I64"):
-        check_model(dataclasses.replace(header, tensors=(*header.tensors, other)))
+        check_model(header._replace(tensors=(*header.tensors, other)))
 
 
 def test_an_empty_tensor(tmp_path: Path) -> None:
@@ -201,7 +200,7 @@ def test_gguf_02_incomplete_says_what_was_expected(tmp_path: Path, tiny_model: P
 
 def test_an_incomplete_part_is_named(tmp_path: Path, tiny_model: Path) -> None:
     header = open_header(tiny_model)
-    part = dataclasses.replace(header, name="m-00002-of-00002.gguf", file_size=header.file_size - 1)
+    part = header._replace(name="m-00002-of-00002.gguf", file_size=header.file_size - 1)
     with pytest.raises(ModelFileError, match=r"m-00002-of-00002\.gguf is incomplete"):
         check_model(header, part)
 
@@ -230,7 +229,7 @@ def test_odd_and_good_passes(case: str, tmp_path: Path) -> None:
 def test_an_unknown_architecture_is_left_to_the_library(tmp_path: Path, tiny_model: Path) -> None:
     header = open_header(tiny_model)
     metadata = {key.replace("llama.", "novel."): value for key, value in header.metadata.items()}
-    check_model(dataclasses.replace(header, metadata={**metadata, "general.architecture": "novel"}))
+    check_model(header._replace(metadata={**metadata, "general.architecture": "novel"}))
 
 
 def test_sentencepiece_with_byte_tokens_passes(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """ModelInfo from tiny headers of each architecture, and from the real model."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from llmrun.cli.output import jsonable
 from llmrun.errors import ModelFileError
 from llmrun.gguf.header import open_header
 from llmrun.gguf.info import ModelInfo, model_info
@@ -122,7 +122,7 @@ STATES = {
 def test_recurrent_state(arch: str, tmp_path: Path) -> None:
     own, conv, state = STATES[arch]
     keys = {"general.architecture": arch, **{f"{arch}.{key}": value for key, value in own.items()}}
-    header = dataclasses.replace(open_header(tiny_gguf(tmp_path / "m.gguf")), metadata=keys)
+    header = open_header(tiny_gguf(tmp_path / "m.gguf"))._replace(metadata=keys)
     found = recurrent_state(Keys(header), n_embd=768, n_head=12)
     assert (found.conv, found.state) == (conv, state)
 
@@ -133,7 +133,7 @@ def test_hybrid_layers(tmp_path: Path) -> None:
 
     def flags(arch: str, **more: Any) -> list[tuple[bool, bool]]:
         metadata = {f"{arch}.{key}": value for key, value in {**own, **more}.items()}
-        found = model_info(dataclasses.replace(header, metadata={**metadata, "general.architecture": arch}))
+        found = model_info(header._replace(metadata={**metadata, "general.architecture": arch}))
         return [(layer.recurrent, layer.has_kv) for layer in found.layers]
 
     assert flags("qwen3next") == [(True, False)] * 3 + [(False, True)]
@@ -182,19 +182,19 @@ def test_wrong_types_name_the_key(key: str, value: Any, expected: str, tmp_path:
 
 
 def test_an_empty_header_has_an_info(tmp_path: Path) -> None:
-    header = dataclasses.replace(open_header(tiny_gguf(tmp_path / "m.gguf")), metadata={}, tensors=())
+    header = open_header(tiny_gguf(tmp_path / "m.gguf"))._replace(metadata={}, tensors=())
     found = model_info(header)
     assert (found.arch, found.quant, found.n_layer, found.n_params, found.layers) == ("", "unknown", 0, 0, ())
 
 
 def test_info_is_json(tmp_path: Path) -> None:
-    assert json.loads(json.dumps(dataclasses.asdict(info(tmp_path))))["layers"][0]["n_head"] == 4
+    assert json.loads(json.dumps(jsonable(info(tmp_path))))["layers"][0]["n_head"] == 4
 
 
 def test_parts_count_together(tmp_path: Path) -> None:
     whole = open_header(tiny_gguf(tmp_path / "m.gguf"))
-    first = dataclasses.replace(whole, tensors=whole.tensors[:5])
-    second = dataclasses.replace(whole, tensors=whole.tensors[5:])
+    first = whole._replace(tensors=whole.tensors[:5])
+    second = whole._replace(tensors=whole.tensors[5:])
     found = model_info(first, second)
     assert found.n_params == model_info(whole).n_params
     assert found.size_bytes == 2 * whole.file_size

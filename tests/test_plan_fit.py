@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def experts(tmp_path_factory: pytest.TempPathFactory) -> Header:
 
 def scaled(header: Header, times: int) -> tuple[TensorInfo, ...]:
     """The tensors of the header, each `times` as large: 8 layers of 8 * times MB or so."""
-    return tuple(replace(tensor, n_bytes=tensor.n_bytes * times) for tensor in header.tensors)
+    return tuple(tensor._replace(n_bytes=tensor.n_bytes * times) for tensor in header.tensors)
 
 
 def plan(header: Header, on: Machine, times: int = 130, **wish: Any) -> Plan:
@@ -127,7 +126,7 @@ def test_cache_types_that_the_model_cannot_have(header: Header) -> None:
     with pytest.raises(UsageError, match="needs flash attention"):
         plan(header, machine(64 * GB), kv_type=("f16", "q8_0"), flash_attn="off")
     odd = model_info(header)
-    odd = replace(odd, layers=tuple(replace(layer, head_dim_k=80, head_dim_v=80) for layer in odd.layers))
+    odd = odd._replace(layers=tuple(layer._replace(head_dim_k=80, head_dim_v=80) for layer in odd.layers))
     with pytest.raises(UsageError, match="multiple of 32; this model's have 80"):
         make_plan(odd, header.tensors, machine(64 * GB), Wish(kv_type=("q8_0", "q8_0")))
     # Left to choose, it is no candidate.
@@ -252,7 +251,7 @@ def test_flags_are_parsed() -> None:
 
 
 def test_a_header_without_layers_or_training_context_still_plans(header: Header) -> None:
-    info: ModelInfo = replace(model_info(header), n_ctx_train=0, layers=(), n_layer=0)
+    info: ModelInfo = model_info(header)._replace(n_ctx_train=0, layers=(), n_layer=0)
     tensors = (TensorInfo("token_embd.weight", (64, 64), TENSOR_TYPES[0], 0, 4 * 64 * 64),)
     found = make_plan(info, tensors, machine(GB), Wish())
     assert (found.n_ctx, found.kv_bytes) == (4096, 0)

@@ -1,16 +1,15 @@
 """Which template to use: one of the model's own, one of ours, or a file. Knows nothing of jinja."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.errors import TemplateError, UsageError
 
 MAX_FILE_BYTES = 256 * 1024 + 1  # one more than a template may have: the compiler's refusal is the clear one
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A template before it is compiled.
 
     `stop` are strings that end an answer in it: the model's vocabulary may not have them as control tokens.

@@ -1,13 +1,12 @@
 """What is said in a conversation. Knows nothing of templates or tokens."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant"]
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """One turn. `reasoning` is what an assistant thought before `content`; other roles have none."""
 
     role: Role

@@ -5,15 +5,14 @@ Knows texts only: which tokens a model has, and their ids, is the caller's.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.errors import TemplateError
 
 PRIVATE_USE = (range(0xF0000, 0xFFFFE), range(0xE000, 0xF900), range(0x100000, 0x10FFFE))
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A stretch of the prompt. The text of a control token in it is that token only if `parse_special`."""
 
     text: str
@@ -29,8 +28,7 @@ def unused_characters(taken: Iterable[str]) -> Iterator[str]:
     raise TemplateError("the messages use every private-use character there is, so none can mark their parts")
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """Each text of a control token that a message holds is one unused character while the template runs."""
 
     tokens: tuple[str, ...]  # texts of all control tokens

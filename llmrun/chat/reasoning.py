@@ -2,21 +2,18 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["reasoning", "answer"]
 State = Literal["start", "reasoning", "between", "answer"]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     kind: Kind
     text: str
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """How a family of models marks its reasoning: one of `opens`, the reasoning, `close`, the answer.
 
     The answer may have a mark of its own before it, one of `answers`, and after it, `end`. `tokens` are what

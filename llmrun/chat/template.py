@@ -5,9 +5,8 @@ Knows nothing of token ids: the caller says which texts are control tokens, and 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from llmrun.chat.budget import Budget
 from llmrun.chat.conversation import Message, Role
@@ -23,8 +22,7 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A prompt: one segment, unless a message holds the text of a control token."""
 
     segments: tuple[Segment, ...]
@@ -36,8 +34,7 @@ class Rendered:
         return "".join(segment.text for segment in self.segments)
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """The messages in one of the shapes that templates take, and what was changed to get there."""
 
     messages: tuple[Message, ...]
@@ -48,8 +45,7 @@ class Form:
         return [as_variables(message, self.typed) for message in self.messages]
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(NamedTuple):
     """A compiled chat template. `name` is what errors call it."""
 
     name: str
@@ -95,7 +91,7 @@ class Template:
         tokens = {*control_tokens, bos_token, eos_token}
         free = unused_characters([self.source, *texts, *tokens])
         guard = Guard.over(texts, tokens, free)
-        hidden = [replace(m, content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages]
+        hidden = [m._replace(content=guard.hide(m.content), reasoning=guard.hide(m.reasoning)) for m in messages]
         variables: dict[str, Any] = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -118,8 +114,7 @@ class Template:
         return not variables_of(self.source).isdisjoint(names)
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One rendering, in as many tries as it takes."""
 
     template: Template
@@ -130,7 +125,7 @@ class Attempt:
 
     def text(self, messages: Sequence[Message], prefix: str) -> tuple[str, tuple[str, ...]]:
         """The prompt and notes on it. A template that fails without tools gets empty lists of them."""
-        with_none = replace(self, variables={"tools": None, "documents": None, **self.variables})
+        with_none = self._replace(variables={"tools": None, "documents": None, **self.variables})
         try:
             return with_none.prefixed(messages, prefix)
         except TemplateRefusedError:
@@ -139,7 +134,7 @@ class Attempt:
             date = f"{self.now:%B %d %Y}"
             empty = {"tools": [], "documents": [], "functions": "[]", "datetime": date, **self.variables}
             try:
-                text, notes = replace(self, variables=empty).prefixed(messages, prefix)
+                text, notes = self._replace(variables=empty).prefixed(messages, prefix)
             except TemplateError:
                 raise error from None
             return text, (*notes, NO_TOOLS)
@@ -153,7 +148,7 @@ class Attempt:
         if not prefix:
             return self.accepted(messages)
         end = next(self.free)
-        finished = replace(self, variables={**self.variables, "add_generation_prompt": False})
+        finished = self._replace(variables={**self.variables, "add_generation_prompt": False})
         with suppress(TemplateError):
             text, notes = finished.accepted([*messages, Message("assistant", prefix + end)])
             if prefix + end in text:
@@ -210,9 +205,9 @@ class Attempt:
     def prints(self, form: Form, index: int) -> bool:
         mark = next(self.free)
         messages = list(form.messages)
-        messages[index] = replace(messages[index], content=mark)
+        messages[index] = messages[index]._replace(content=mark)
         try:
-            return mark in self.rendered(replace(form, messages=tuple(messages)))
+            return mark in self.rendered(form._replace(messages=tuple(messages)))
         except Exception:
             return True  # it looks into the text, so it does not pass over it
 
@@ -225,10 +220,10 @@ def forms(messages: Sequence[Message]) -> Iterator[Form]:
     if notes:
         shapes.append(Form(joined, notes))
     if len(messages) > 1 and messages[0].role == "system":
-        merged = join_neighbours([replace(messages[0], role="user"), *messages[1:]])
+        merged = join_neighbours([messages[0]._replace(role="user"), *messages[1:]])
         shapes.append(Form(merged, (MERGED, *notes)))
     yield from shapes
-    yield from (replace(form, typed=True) for form in shapes)
+    yield from (form._replace(typed=True) for form in shapes)
 
 
 def join_neighbours(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -238,7 +233,7 @@ def join_neighbours(messages: Sequence[Message]) -> tuple[Message, ...]:
         if joined and joined[-1].role == message.role:
             content = f"{joined[-1].content}\n\n{message.content}"
             reasoning = message.reasoning or joined[-1].reasoning
-            joined[-1] = replace(message, content=content, reasoning=reasoning)
+            joined[-1] = message._replace(content=content, reasoning=reasoning)
         else:
             joined.append(message)
     return tuple(joined)

@@ -1,7 +1,6 @@
 """`llmrun bench`: how fast a model is here."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 LIST = "LIST"
 
 
-@dataclass(frozen=True)
-class GridOptions:
+class GridOptions(NamedTuple):
     """What is tested: every combination of these lists. Short flags are llama-bench's."""
 
     n_prompt: Annotated[str | None, typer.Option("-p", "--n-prompt", help="Prompt lengths (512).", metavar=LIST)] = (
@@ -57,8 +55,7 @@ class GridOptions:
         )
 
 
-@dataclass(frozen=True)
-class KeepOptions:
+class KeepOptions(NamedTuple):
     """What becomes of the results."""
 
     save: Annotated[str | None, typer.Option("--save", help="Keep the results under a name.", metavar="NAME")] = None

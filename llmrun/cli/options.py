@@ -4,12 +4,11 @@ A command takes a group of them as one parameter; `with_groups` spreads the grou
 that Typer reads, and gathers them again.
 """
 
-import dataclasses
 import gc
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -27,8 +26,7 @@ def setting(flags: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, envvar=twin, show_default=False, show_envvar=False, **more)
 
 
-@dataclasses.dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(NamedTuple):
     """How the next token is chosen. None: the model's default (`models.toml`, then the file, then llmrun's)."""
 
     seed: Annotated[int | None, setting("--seed", "Repeat a run with its seed; -1 draws one.")] = None
@@ -60,8 +58,7 @@ class SamplingOptions:
     ] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class ShapeOptions:
+class ShapeOptions(NamedTuple):
     """What form an answer must have."""
 
     json_schema: Annotated[
@@ -74,8 +71,7 @@ class ShapeOptions:
     ] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class AdapterOptions:
+class AdapterOptions(NamedTuple):
     """What is applied to the model's weights."""
 
     lora: Annotated[
@@ -83,8 +79,7 @@ class AdapterOptions:
     ] = None
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadOptions:
+class LoadOptions(NamedTuple):
     """How the model is loaded and how much it may hold."""
 
     ctx: Annotated[str | None, setting("-c --ctx --ctx-size", "Context in tokens, or auto.", metavar="N|auto")] = None
@@ -111,8 +106,7 @@ class LoadOptions:
     mlock: Annotated[bool, setting("--mlock", "Keep the weights from being swapped out.")] = False
 
 
-@dataclasses.dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(NamedTuple):
     """What is said beside the answer."""
 
     quiet: Annotated[bool, setting("-q --quiet", "No statistics line.")] = False
@@ -123,7 +117,7 @@ class OutputOptions:
 def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let Typer see the fields of each option group among the function's parameters as options of their own."""
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and dataclasses.is_dataclass(hint)}
+    groups = {name: hint for name, hint in hints.items() if hasattr(hint, "_fields")}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name in groups:
@@ -133,8 +127,8 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def gathered(**values: Any) -> Any:
         for name, group in groups.items():
-            fields = [field.name for field in dataclasses.fields(group)]
-            values[name] = group(**{field: values.pop(field) for field in fields})
+            values[name] = group(**{field: values.pop(field) for field in group._fields})
+        gc.freeze()  # what the start made stays: no use looking through it
         gc.enable()
         try:
             return function(**values)
@@ -151,13 +145,13 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     return gathered
 
 
-def _spread(group: type) -> list[inspect.Parameter]:
+def _spread(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+            name, inspect.Parameter.KEYWORD_ONLY, default=group._field_defaults[name], annotation=hints[name]
         )
-        for field in dataclasses.fields(group)
+        for name in group._fields
     ]
 
 

@@ -2,8 +2,8 @@
 
 import ctypes
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from llmrun.engine import capi
 from llmrun.engine.context import Context
@@ -11,8 +11,7 @@ from llmrun.errors import EngineError, ModelFileError
 from llmrun.gguf.header import Header
 
 
-@dataclass(frozen=True)
-class Lora:
+class Lora(NamedTuple):
     """An adapter file and how strongly it is applied; 1 is as it was trained."""
 
     path: Path

@@ -3,10 +3,9 @@
 import ctypes
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from llmrun.engine import capi
 from llmrun.engine.batch import Batch
@@ -30,8 +29,7 @@ KV_TYPES = {
 ABORTED, NO_CELLS = 2, 1  # llama_decode's positive results
 
 
-@dataclass(frozen=True)
-class ContextSettings:
+class ContextSettings(NamedTuple):
     """Sizes in tokens. `n_ctx` cells are shared by up to `n_seq_max` sequences; `kv_type` is (K, V)."""
 
     n_ctx: int

@@ -1,7 +1,7 @@
 """The sampling settings of one request: their names, defaults and bounds. Imports no llama.cpp."""
 
-import secrets
-from dataclasses import dataclass
+import os
+from typing import NamedTuple
 
 from llmrun.errors import UsageError
 
@@ -20,8 +20,7 @@ DEFAULT_ORDER = (
 MAX_SEED = 2**32 - 2  # the largest value means "random" to llama.cpp
 
 
-@dataclass(frozen=True)
-class SamplingParams:
+class SamplingParams(NamedTuple):
     """Every knob of the chain. What is 0 (or 1 for top_p, typical and repeat_penalty) is off; temp 0 is greedy."""
 
     temp: float = 0.8
@@ -54,7 +53,7 @@ class SamplingParams:
 
 def draw_seed() -> int:
     """A random seed: never-set seeds repeat in llama.cpp, which uses one fixed default."""
-    return secrets.randbelow(MAX_SEED + 1)
+    return int.from_bytes(os.urandom(8), "little") % (MAX_SEED + 1)
 
 
 def check_params(params: SamplingParams) -> None:

@@ -1,11 +1,10 @@
 """Which KV cells of earlier requests a new prompt can start from. Pure: token lists and numbers only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """What a slot's KV cache holds: `tokens` from position 0, and the first position that is still there
     (sliding windows forget old ones). `busy` while a request runs in it; `last_used` orders evictions."""
 
@@ -16,8 +15,7 @@ class Resident:
     last_used: int = 0
 
 
-@dataclass(frozen=True)
-class Reuse:
+class Reuse(NamedTuple):
     """Start in `slot` with `n_tokens` of the prompt present, copied from `source` where that is another slot."""
 
     slot: int

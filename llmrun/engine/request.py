@@ -1,22 +1,21 @@
 """What the engine is asked for, and what it tells while it works. Times are `time.perf_counter()` seconds."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from llmrun.engine.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One prompt to continue. Without `max_tokens` it runs to an end token or the end of the context.
 
     `answered` are tokens of the answer that the prompt ends with already (a grammar counts them); `logprobs` asks for
     the log-probabilities of that many likeliest tokens; `visible` are control tokens to give out as text."""
 
     tokens: tuple[int, ...]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int = 0
@@ -24,8 +23,7 @@ class Request:
     visible: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True)
-class Logprob:
+class Logprob(NamedTuple):
     """A chosen token's natural-log probability before sampling, and the likeliest (token, logprob) beside it."""
 
     token: int
@@ -44,16 +42,14 @@ class Timings:
     ended_at: float = 0.0
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """The request left the queue; `cached_tokens` of its prompt were already in the KV cache."""
 
     request_id: int
     cached_tokens: int
 
 
-@dataclass(frozen=True)
-class Prefilling:
+class Prefilling(NamedTuple):
     """`done` of the prompt's `total` tokens are in the KV cache."""
 
     request_id: int
@@ -61,8 +57,7 @@ class Prefilling:
     total: int
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One generated token. `text` is what became certain with it, which may be nothing."""
 
     request_id: int
@@ -71,8 +66,7 @@ class Token:
     logprob: Logprob | None = None
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """The request is over. `text` is what was held back until now; `tokens` all that were generated."""
 
     request_id: int

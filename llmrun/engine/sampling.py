@@ -6,7 +6,6 @@ from typing import Any
 
 from llmrun.engine import capi
 from llmrun.engine.context import Context
-from llmrun.engine.grammar import token_names
 from llmrun.engine.model import Vocab
 from llmrun.engine.params import SamplingParams, check_params
 from llmrun.errors import EngineError, GrammarError
@@ -97,6 +96,8 @@ class Sampler:
 
 
 def _grammar(lib: Any, text: str, vocab: Vocab) -> Any:
+    from llmrun.engine.grammar import token_names
+
     for name in token_names(text):
         is_id = name.startswith("<[")
         if int(name[2:-2]) >= vocab.n_tokens if is_id else len(vocab.tokenize(name, parse_special=True)) != 1:

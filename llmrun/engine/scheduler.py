@@ -7,6 +7,7 @@ half way.
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from llmrun.engine.request import Request
 
@@ -41,8 +42,7 @@ class Sequence:
         return self.n_kv < self.n_prompt
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """The next `n_tokens` of a sequence to compute; `last` when they reach its end, so that it can be sampled."""
 
     sequence: Sequence

@@ -2,13 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.engine.request import Finished
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """Seconds and tokens per second of one request; None where there is nothing to divide by.
 
     `ttft_s` runs from submission to the first token; `prefill_tps` counts only tokens that were processed, not

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.gguf.header import Header, TensorInfo
 from llmrun.gguf.keys import MAX_LAYERS, Keys
@@ -15,8 +15,7 @@ _SAMPLING = "general.sampling."
 _POOLING = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 
-@dataclass(frozen=True)
-class Rope:
+class Rope(NamedTuple):
     """Rotary position settings; `scaling` is none, linear, yarn or longrope."""
 
     freq_base: float
@@ -26,8 +25,7 @@ class Rope:
     n_dims: int
 
 
-@dataclass(frozen=True)
-class Tokenizer:
+class Tokenizer(NamedTuple):
     """What the file says; None where llama.cpp's default for the tokenizer's kind holds."""
 
     model: str
@@ -40,8 +38,7 @@ class Tokenizer:
     add_space_prefix: bool | None
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(NamedTuple):
     """Bytes of tensor data, by where llama.cpp keeps them: input on the CPU, each layer on one device."""
 
     input_bytes: int
@@ -53,8 +50,7 @@ class Weights:
     tied: bool
 
 
-@dataclass(frozen=True)
-class ModelInfo:
+class ModelInfo(NamedTuple):
     """Sizes in bytes, lengths in tokens. `layers` are those that answer, without heads for drafting."""
 
     name: str | None

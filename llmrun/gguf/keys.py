@@ -1,7 +1,6 @@
 """Typed reads of metadata: what a key holds, or an error that names the key."""
 
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from llmrun.errors import ModelFileError
 from llmrun.gguf.header import Header
@@ -10,8 +9,7 @@ from llmrun.gguf.values import NumberArray, StringArray, shown
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(NamedTuple):
     """Reads from one header. A missing key reads as None; one of a wrong type raises ModelFileError."""
 
     header: Header

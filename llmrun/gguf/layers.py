@@ -4,14 +4,13 @@ Which layers slide and which are recurrent is partly in the metadata and partly 
 architecture (src/models/*.cpp); the tables here mirror it. Used for planning memory, never for computing.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.gguf.keys import Keys
 from llmrun.gguf.values import NumberArray
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """One block. Key and value are cached for each token where `has_kv`: `head_dim_k * n_head_kv` and
     `head_dim_v * n_head_kv` elements (head_dim_v is 0 where only keys are cached, as in MLA)."""
 
@@ -25,16 +24,14 @@ class Layer:
     has_kv: bool
 
 
-@dataclass(frozen=True)
-class RecurrentState:
+class RecurrentState(NamedTuple):
     """F32 elements that a recurrent layer keeps for each sequence (llama.cpp's n_embd_r, n_embd_s)."""
 
     conv: int
     state: int
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """period 0: every layer slides. `full_first`: the full layer opens its group, else it closes it."""
 
     period: int

@@ -4,11 +4,10 @@ Source: `enum ggml_type` and `enum llama_ftype` of llama.cpp (ggml/include/ggml.
 """
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class TensorType:
+class TensorType(NamedTuple):
     """How a tensor's elements are stored: `block_size` elements in `block_bytes` bytes."""
 
     id: int

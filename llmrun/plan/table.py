@@ -136,7 +136,7 @@ def _host_bytes_per_token(model: Model, fit: Fit) -> int:
 
 def _scaled(weights: Weights, factor: float) -> Weights:
     def scale(tensors: Iterable[TensorInfo]) -> tuple[TensorInfo, ...]:
-        return tuple(replace(tensor, n_bytes=int(tensor.n_bytes * factor)) for tensor in tensors)
+        return tuple(tensor._replace(n_bytes=int(tensor.n_bytes * factor)) for tensor in tensors)
 
     return weights._replace(
         input=scale(weights.input),

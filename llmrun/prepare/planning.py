@@ -1,7 +1,6 @@
 """From what the user asks of a model's memory to a plan, and from a plan to how the model is loaded."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from llmrun.engine import capi
@@ -131,8 +130,7 @@ def unused_gpus(machine: Machine, *, all_of_them: bool = False) -> tuple[UnusedG
 
 def model_settings(settings: ModelSettings, plan: Plan) -> ModelSettings:
     """How to load the model so that it lies as planned."""
-    return replace(
-        settings,
+    return settings._replace(
         gpu_layers=plan.gpu_layers,
         devices=tuple(use.name for use in plan.uses[1:]),
         split=tuple(use.layers for use in plan.uses[1:]),

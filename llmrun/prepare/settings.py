@@ -1,7 +1,6 @@
 """Settings of a run, merged: what the user gave, else the catalogue's, else the file's own, else llmrun's."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from llmrun.engine.context import FLASH_ATTENTION, KV_TYPES
@@ -20,18 +19,17 @@ def merge_sampling(
     given: Mapping[str, Any], catalogue: Mapping[str, Any], file: Mapping[str, Any], **fixed: Any
 ) -> SamplingParams:
     """Keys are field names (`top_k`) or flag names (`top-k`); None and absent values are not given."""
-    names = {field.name for field in fields(SamplingParams)}
     values: dict[str, Any] = {}
     numbers = {key: value for key, value in file.items() if isinstance(value, int | float)}
     for source in (numbers, catalogue, given):
         for key, value in source.items():
             name = FILE_NAMES.get(key, key.replace("-", "_"))
-            if name in names and value is not None:
+            if name in SamplingParams._fields and value is not None:
                 values[name] = value
     seed = values.get("seed")
     if seed is None or seed == -1:
         values["seed"] = draw_seed()
-    return replace(SamplingParams(**values), **fixed)
+    return SamplingParams(**values)._replace(**fixed)
 
 
 class ContextWish(NamedTuple):

@@ -3,8 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmrun.chat.conversation import Message
 from llmrun.chat.reasoning import ReasoningSplitter
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
 EXIT_STATUS = {"stop": 0, "length": 0, "context": 0, "interrupted": 130, "error": 1}
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
+class AnswerOptions(NamedTuple):
     """How one prompt is turned into an answer, and what is shown of it."""
 
     system: str | None = None
@@ -54,8 +52,7 @@ class AnswerOptions:
     logprobs: int = 0
 
 
-@dataclass(frozen=True)
-class Groups:
+class Groups(NamedTuple):
     """The option groups of the command line."""
 
     sampling: SamplingOptions
@@ -110,14 +107,13 @@ def with_defaults(
     defaults: Mapping[str, Any], options: AnswerOptions, groups: Groups
 ) -> tuple[AnswerOptions, Groups]:
     """The catalogue's context, answer length, system message and template, where none was given."""
-    options = replace(
-        options,
+    options = options._replace(
         max_tokens=options.max_tokens if options.max_tokens is not None else defaults.get("max-tokens"),
         system=options.system if options.system is not None else defaults.get("system"),
         template=options.template or defaults.get("template"),
     )
     if groups.load.ctx is None and "ctx" in defaults:
-        groups = replace(groups, load=replace(groups.load, ctx=str(defaults["ctx"])))
+        groups = groups._replace(load=groups.load._replace(ctx=str(defaults["ctx"])))
     return options, groups
 
 
@@ -182,7 +178,7 @@ def where(plan: "Plan", threads: ThreadChoice) -> str:
 
 def run_settings(params: SamplingParams, wish: ContextWish, plan: "Plan", threads: ThreadChoice) -> dict[str, Any]:
     """What it takes to repeat the run, under the names of the flags."""
-    return dict(vars(params)) | {
+    return params._asdict() | {
         "n_ctx": plan.n_ctx,
         "threads": threads.n,
         "gpu_layers": plan.gpu_layers,

@@ -1,7 +1,7 @@
 """Drives the engine for one request, handing out text as it comes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrun.cli.terminal.interrupts import on_interrupt
 from llmrun.engine.engine import Engine
@@ -10,8 +10,7 @@ from llmrun.engine.stats import measure
 from llmrun.report import Report
 
 
-@dataclass(frozen=True)
-class Streamed:
+class Streamed(NamedTuple):
     """A finished request with its whole text."""
 
     finished: Finished

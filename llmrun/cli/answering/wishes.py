@@ -21,7 +21,7 @@ def sampling_params(
     sampling: SamplingOptions, grammar: str, catalogue: Mapping[str, Any], file: Mapping[str, Any]
 ) -> SamplingParams:
     """What was given, else the catalogue's, the file's, llmrun's default."""
-    given = {name: value for name, value in vars(sampling).items() if value is not None and value is not False}
+    given = {name: value for name, value in sampling._asdict().items() if value is not None and value is not False}
     if sampling.samplers is not None:
         given["samplers"] = tuple(name.strip() for name in sampling.samplers.replace(";", ",").split(","))
     given["logit_bias"] = tuple(_bias(text) for text in sampling.logit_bias or ())

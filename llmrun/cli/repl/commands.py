@@ -180,7 +180,7 @@ class Commands:
         if self.talk.last is None:
             yield "no answer yet"
             return
-        for name, value in vars(measure(self.talk.last.finished)).items():
+        for name, value in measure(self.talk.last.finished)._asdict().items():
             yield f"{name:<14}{'-' if value is None else f'{value:.4g}'}"
 
     def save(self, argument: str) -> None:
@@ -225,8 +225,6 @@ class Commands:
         self.say(f"reasoning {argument}, where the template has a switch for it")
 
     def json(self, argument: str) -> None:
-        from dataclasses import replace
-
         from llmrun.cli.answering.wishes import grammar
         from llmrun.cli.options import ShapeOptions
 
@@ -235,7 +233,7 @@ class Commands:
         schema = None if argument in ("on", "off") else argument
         shape = ShapeOptions(json_schema=schema, json_object=argument == "on")
         grammar(shape)
-        self.talk.settings.groups = replace(self.talk.settings.groups, shape=shape)
+        self.talk.settings.groups = self.talk.settings.groups._replace(shape=shape)
         self.say("answers are free text" if argument == "off" else "answers are JSON")
 
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from llmrun import paths
 from llmrun.chat.conversation import Conversation
@@ -115,7 +115,7 @@ class Talk:
         grammar = wishes.grammar(groups.shape)
         defaults = self.loading.found.defaults
         params = wishes.sampling_params(groups.sampling, grammar, defaults, self.loading.info.sampling)
-        return replace(params, seed=(params.seed + self._retries) % (MAX_SEED + 1))
+        return params._replace(seed=(params.seed + self._retries) % (MAX_SEED + 1))
 
     def prompt(self) -> Prompt:
         """The conversation as the model will read it. Raises TemplateError."""

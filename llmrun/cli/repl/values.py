@@ -1,6 +1,5 @@
 """The settings of a conversation by name: what `/set` takes and `/show settings` shows."""
 
-import dataclasses
 from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -17,7 +16,7 @@ RELOADING = ("gpu_layers", "no_mmap", "mlock")  # take effect with the next /mod
 
 def names() -> list[str]:
     """Every setting's name, as the flags spell it."""
-    fields = [field.name for group in (SamplingOptions, LoadOptions) for field in dataclasses.fields(group)]
+    fields = [*SamplingOptions._fields, *LoadOptions._fields]
     return sorted(name.replace("_", "-") for name in [*OWN, *fields] if not name.startswith("cache_type"))
 
 
@@ -38,8 +37,8 @@ def change(settings: TalkSettings, name: str, value: str) -> bool:
     for part, group in (("sampling", SamplingOptions), ("load", LoadOptions)):
         hints = get_type_hints(group, include_extras=False)
         if field in hints:
-            new = dataclasses.replace(getattr(settings.groups, part), **{field: _convert(hints[field], value, name)})
-            settings.groups = _checked(dataclasses.replace(settings.groups, **{part: new}))
+            new = getattr(settings.groups, part)._replace(**{field: _convert(hints[field], value, name)})
+            settings.groups = _checked(settings.groups._replace(**{part: new}))
             return part == "load" and field not in RELOADING
     raise UsageError(f"there is no setting '{name}'", _near(name))
 
@@ -83,6 +82,6 @@ def current(settings: TalkSettings) -> Iterator[tuple[str, str]]:
         if value is not None:
             yield field.replace("_", "-"), str(value)
     for group in (settings.groups.sampling, settings.groups.load):
-        for name, value in vars(group).items():
+        for name, value in group._asdict().items():
             if value is not None and value is not False:
                 yield name.replace("_", "-"), str(value)
