@@ -58,3 +58,13 @@ def test_a_long_limit_is_no_fault(tiny_model: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 20000}}, "required": ["a"]}
     done = llmrun("run", "-m", tiny_model, "x", "--json-schema", json.dumps(schema), "-n", 5, "--seed", 1)
     assert done.status == 1 and done.text.startswith("{") and "incomplete" in done.err
+
+
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_what_only_the_model_can_refuse_is_wrong_usage_too(tiny_model: Path, extra: tuple[str, ...]) -> None:
+    llmrun("run", "-m", tiny_model, "x", "--grammar", 'root ::= "a" <no-such-token>', "-n", 5, *extra).failed(
+        2, "<no-such-token> is not one token of this model"
+    )
+    llmrun("run", "-m", tiny_model, "x", "--grammar", 'root ::= "ab"', "--prefix", "z", "-n", 5, *extra).failed(
+        2, "prefix does not fit the grammar"
+    )

@@ -95,6 +95,11 @@ class Sampler:
             self._grammar = None
 
 
+def check_sampling(params: SamplingParams, vocab: Vocab, answered: tuple[int, ...]) -> None:
+    """Raise what `Sampler` raises, before the engine takes a request and its faults become those of an answer."""
+    Sampler(params, vocab, answered).close()
+
+
 def _grammar(lib: Any, text: str, vocab: Vocab) -> Any:
     from llmrun.engine.grammar import token_names
 

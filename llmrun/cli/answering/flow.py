@@ -18,6 +18,7 @@ from llmrun.engine.adapter import apply_adapters, check_adapter
 from llmrun.engine.engine import Engine
 from llmrun.engine.params import SamplingParams
 from llmrun.engine.request import Request
+from llmrun.engine.sampling import check_sampling
 from llmrun.errors import LlmrunError
 from llmrun.gguf.header import open_header
 from llmrun.machine.load import CpuReading
@@ -127,7 +128,10 @@ def _generate(
     display: Display,
     report: StderrReport,
 ) -> Streamed:
-    begun = loading.model().vocab.tokenize(options.prefix) if params.grammar and options.prefix else []
+    begun: list[int] = []
+    if params.grammar:
+        begun = loading.model().vocab.tokenize(options.prefix) if options.prefix else []
+        check_sampling(params, loading.model().vocab, tuple(begun))
     request = Request(
         tokens=tuple(tokens),
         sampling=params,
