@@ -13,7 +13,7 @@ from llmrun.machine.inventory import Machine
 from llmrun.machine.memory import Memory
 from llmrun.plan.fit import budget_bytes
 from llmrun.plan.make import Plan, make_plan
-from llmrun.plan.wish import ALL_LAYERS, Wish, parse_gpu_layers, parse_kv_type
+from llmrun.plan.wish import ALL_LAYERS, Wish
 from tests.tiny import tiny_gguf
 
 GB = 1_000_000_000
@@ -239,15 +239,6 @@ def test_repacked_matrices_of_a_tied_model_are_counted_twice(tmp_path: Path) -> 
     repacked = make_plan(info, header.tensors, repacking, Wish(n_ctx=256))
     embedding = next(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
     assert repacked.weights_bytes - plain.weights_bytes == embedding
-
-
-def test_flags_are_parsed() -> None:
-    assert [parse_gpu_layers(text) for text in ("auto", "ALL", "0", "33")] == [None, ALL_LAYERS, 0, 33]
-    for text in ("", "-1", "many", "1e3", "999999999"):
-        with pytest.raises(UsageError):
-            parse_gpu_layers(text)
-    assert parse_kv_type("Q8_0") == ("q8_0", "q8_0")
-    assert parse_kv_type("f16, q8_0") == ("f16", "q8_0")
 
 
 def test_a_header_without_layers_or_training_context_still_plans(header: Header) -> None:

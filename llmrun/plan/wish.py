@@ -33,22 +33,6 @@ class Wish(NamedTuple):
     rope_scale: float = 0.0
 
 
-def parse_gpu_layers(text: str) -> int | None:
-    """`auto` -> None, `all` -> ALL_LAYERS, a number -> itself. Raises UsageError."""
-    word = text.strip().lower()
-    if word in ("auto", "all"):
-        return None if word == "auto" else ALL_LAYERS
-    if word.isdecimal() and len(word) < 6:
-        return int(word)
-    raise UsageError(f"--gpu-layers {text} is neither auto, all nor a number of layers", "for example: -g all")
-
-
-def parse_kv_type(text: str) -> tuple[str, str]:
-    """`q8_0` -> that for keys and values, `q8_0,f16` -> keys, values. The names are checked with the model."""
-    k_type, _, v_type = text.lower().replace(" ", "").partition(",")
-    return k_type, v_type or k_type
-
-
 def context_limit(info: ModelInfo, wish: Wish) -> int:
     """The longest context that the model, or the rope scaling that the user chose, allows.
 
