@@ -1,6 +1,7 @@
 """Ctrl-C while an answer is made: the first asks the engine to stop, the second leaves."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +23,16 @@ def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
         asked = True
         stop()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before, hook = signal.signal(signal.SIGINT, handle), sys.unraisablehook
+
+    def complain(fault: "sys.UnraisableHookArgs") -> None:
+        # What is raised as a callback of the library begins cannot pass through the library: ctypes shows it.
+        if not isinstance(fault.exc_value, KeyboardInterrupt):
+            hook(fault)
+
+    sys.unraisablehook = complain
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGINT, before)
