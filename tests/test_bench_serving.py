@@ -12,12 +12,12 @@ from llmrun.bench.concurrency import GREEDY, Load, concurrency_row, knee_sentenc
 from llmrun.bench.grid import Case, Grid
 from llmrun.bench.latency import first_byte_s, latency_row
 from llmrun.bench.row import Row, make_row, with_samples
-from llmrun.bench.serving import Prompts, Wave, latency, serve, stream_tps
+from llmrun.bench.serving import Flight, Prompts, Wave, latency, stream_tps
 from llmrun.bench.stop import Stop
 from llmrun.engine.context import Context, ContextSettings
 from llmrun.engine.engine import Engine
 from llmrun.engine.model import Model, ModelSettings
-from llmrun.engine.request import Finished, Timings
+from llmrun.engine.request import Event, Finished, Prefilling, Timings
 from llmrun.errors import EngineError, Interrupted
 from llmrun.prepare.subject import OpenSubject
 from llmrun.report import Quiet
@@ -40,8 +40,8 @@ def finished(submitted: float, started: float, token_at: Sequence[float]) -> Fin
 
 
 def test_percentiles_are_those_of_the_raw_event_times(engine: Engine) -> None:
-    prompts = Prompts(256, 20, 30, 0, GREEDY)
-    waves = [serve(engine, prompts.take(4), 4, Stop()) for _ in range(3)]
+    flight = Flight(engine, Prompts(256, 20, 32, 0, GREEDY), 4, Stop())
+    waves = [flight.advance(4) for _ in range(3)]
     raw = [one.timings for wave in waves for one in wave.finished]
     assert len(raw) == 12
     found = latency(waves)
@@ -58,53 +58,75 @@ def test_percentiles_are_those_of_the_raw_event_times(engine: Engine) -> None:
 
 def test_times_that_are_known_give_numbers_that_are_known() -> None:
     """BEN-03: 11 tokens between 2.1 and 3.1 s are 10 intervals in 1 s; the first takes 2.1 s from submission."""
-    wave = Wave((finished(0.0, 0.5, [2.1 + i / 10 for i in range(11)]),), 4.0)
+    wave = Wave((finished(0.0, 0.5, [2.1 + i / 10 for i in range(11)]),), 11, 4.0)
     found = latency([wave])
     assert found.ttft_p50_s == pytest.approx(2.1)
     assert found.itl_p50_s == pytest.approx(0.1)
     assert found.queue_p50_s == pytest.approx(0.5)
     assert stream_tps([wave]) == pytest.approx(10)
     assert wave.tps == pytest.approx(11 / 4)
-    single = latency([Wave((finished(0.0, 0.0, [1.0]),), 1.0)])
+    single = latency([Wave((finished(0.0, 0.0, [1.0]),), 1, 1.0)])
     assert single.itl_p50_s is None
-    assert stream_tps([Wave((finished(0.0, 0.0, [1.0]),), 1.0)]) is None
+    assert stream_tps([Wave((finished(0.0, 0.0, [1.0]),), 1, 1.0)]) is None
 
 
-def test_requests_are_kept_in_flight_and_all_of_them_served(engine: Engine) -> None:
-    prompts = Prompts(256, 20, 8, 0, GREEDY)
-    running: list[int] = []
+def test_whenever_a_request_ends_the_next_takes_its_place(engine: Engine) -> None:
+    flight = Flight(engine, Prompts(256, 16, 8, 0, GREEDY), 4, Stop())
+    steps: list[tuple[int, list[Event]]] = []
     step = engine.step
 
-    def watched() -> list[object]:
-        running.append(len(engine.scheduler.running) + len(engine.scheduler.waiting))
-        return step()  # type: ignore[return-value]
+    def watched() -> list[Event]:
+        in_flight = len(engine.scheduler.running) + len(engine.scheduler.waiting)
+        steps.append((in_flight, step()))
+        return steps[-1][1]
 
-    engine.step = watched  # type: ignore[method-assign,assignment]
-    wave = serve(engine, prompts.take(7), 3, Stop())
-    assert len(wave.finished) == 7
-    assert max(running) == 3
-    assert all(len(one.tokens) == 8 for one in wave.finished)
+    engine.step = watched  # type: ignore[method-assign]
+    waves = [flight.advance(4) for _ in range(5)]
+    assert {in_flight for in_flight, _ in steps} == {4}
+    # One ends in every second step, so that no step is without prefill for long and none has all of it.
+    assert [sum(isinstance(event, Finished) for event in events) for _, events in steps] == [0, 1] * 20
+    assert [sum(isinstance(event, Prefilling) for event in events) for _, events in steps] == [1, 0] * 20
+    assert [(len(wave.finished), wave.n_tokens) for wave in waves] == [(4, 32)] * 5
+    assert all(len(one.tokens) == 8 for wave in waves for one in wave.finished)
+    ids = [one.timings.submitted_at for wave in waves for one in wave.finished]
+    assert ids == sorted(ids)
+
+
+def test_the_time_of_a_wave_is_that_of_its_tokens(engine: Engine) -> None:
+    """Three requests at once of 6 tokens each, on a clock that stands still but for a second at each reading."""
+    ticks = iter(range(100))
+    flight = Flight(engine, Prompts(256, 20, 6, 0, GREEDY), 3, Stop(), lambda: float(next(ticks)))
+    wave = flight.advance(3)
+    assert (wave.n_tokens, wave.wall_s) == (18, 1.0)
+    assert wave.tps == 18
+
+
+def test_streams_that_outnumber_their_tokens_are_served(engine: Engine) -> None:
+    """Several end in one step, more than were waited for."""
+    flight = Flight(engine, Prompts(256, 16, 1, 0, GREEDY), 4, Stop())
+    assert [(len(wave.finished), wave.n_tokens) for wave in (flight.advance(4), flight.advance(2))] == [(4, 4)] * 2
 
 
 def test_only_the_shared_prefix_is_found_in_the_cache(engine: Engine) -> None:
-    prompts = Prompts(256, 40, 4, 16, GREEDY)
-    serve(engine, prompts.take(1), 1, Stop())
-    wave = serve(engine, prompts.take(3), 3, Stop())
-    assert [one.cached_tokens for one in wave.finished] == [16, 16, 16]
-    alone = serve(engine, Prompts(256, 40, 4, 0, GREEDY).take(9)[7:], 2, Stop())
-    assert max(one.cached_tokens for one in alone.finished) < 4
+    def cached(n_shared: int) -> set[int]:
+        flight = Flight(engine, Prompts(256, 40, 4, n_shared, GREEDY), 3, Stop())
+        return {one.cached_tokens for one in flight.advance(9).finished}
+
+    assert cached(16) == {16}
+    assert max(cached(0)) < 4
 
 
 def test_a_stop_ends_serving(engine: Engine) -> None:
     stop = Stop()
+    flight = Flight(engine, Prompts(256, 20, 8, 0, GREEDY), 2, stop)
     stop.ask()
     with pytest.raises(Interrupted):
-        serve(engine, Prompts(256, 20, 8, 0, GREEDY).take(2), 2, stop)
+        flight.advance(2)
 
 
 def test_a_request_that_fails_is_an_error_and_no_number(engine: Engine) -> None:
     with pytest.raises(EngineError, match="2000 tokens"):
-        serve(engine, Prompts(256, 2000, 8, 0, GREEDY).take(1), 1, Stop())
+        Flight(engine, Prompts(256, 2000, 8, 0, GREEDY), 1, Stop())
 
 
 def test_rows_come_from_the_engine(tiny_model: Path, engine: Engine) -> None:

@@ -5,10 +5,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from llmrun.bench.grid import Case
-from llmrun.bench.latency import WARM_UP_TOKENS, with_latency
+from llmrun.bench.latency import with_latency
 from llmrun.bench.row import Row, make_row, with_samples
 from llmrun.bench.samples import sample
-from llmrun.bench.serving import Prompts, Wave, latency, serve, stream_tps
+from llmrun.bench.serving import Flight, Prompts, Wave, latency, stream_tps
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Need, Subject
 from llmrun.engine.context import Context
@@ -37,16 +37,23 @@ class Load:
         return f"serve {self.case.n_prompt}+{self.case.n_gen}{shared}"
 
 
-def concurrency_row(subject: Subject, load: Load, context: Context, stop: Stop) -> Row:
-    """Samples are tokens per second of all streams together, one for each wave of `in_flight` requests."""
+def keep_in_flight(engine: Engine, load: Load, stop: Stop) -> Flight:
+    """The load's requests, decoded greedily."""
     case = load.case
-    prompts = Prompts(context.model.vocab.n_tokens, case.n_prompt, case.n_gen, load.shared, GREEDY)
+    prompts = Prompts(engine.model.vocab.n_tokens, case.n_prompt, case.n_gen, load.shared, GREEDY)
+    return Flight(engine, prompts, load.in_flight, stop)
+
+
+def concurrency_row(subject: Subject, load: Load, context: Context, stop: Stop) -> Row:
+    """Samples are tokens per second of all streams together, each over the time in which as many requests as are in
+    flight end. `case.repeats` times that number are served, more where samples are apart."""
+    case = load.case
     waves: list[Wave] = []
     with closing(Engine(context)) as engine:
-        serve(engine, prompts.take(load.in_flight, min(WARM_UP_TOKENS, case.n_gen)), load.in_flight, stop)
+        flight = keep_in_flight(engine, load, stop)
 
         def once() -> float:
-            waves.append(serve(engine, prompts.take(load.in_flight), load.in_flight, stop))
+            waves.append(flight.advance(load.in_flight))
             return waves[-1].tps
 
         samples = sample(once, case.repeats)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from llmrun.bench.grid import Case, Setting
 from llmrun.bench.row import Row, make_row, with_samples
 from llmrun.bench.samples import sample
-from llmrun.bench.serving import Latency, Prompts, Wave, latency, serve, stream_tps
+from llmrun.bench.serving import Flight, Latency, Prompts, Wave, latency, stream_tps
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Subject
 from llmrun.engine.context import Context
@@ -21,7 +21,6 @@ from llmrun.errors import EngineError
 
 # As `run` samples by default, but for a seed and an answer of full length.
 SAMPLING = SamplingParams(seed=1, ignore_eos=True)
-WARM_UP_TOKENS = 4
 
 
 def latency_row(subject: Subject, case: Case, context: Context, stop: Stop) -> Row:
@@ -29,10 +28,10 @@ def latency_row(subject: Subject, case: Case, context: Context, stop: Stop) -> R
     prompts = Prompts(context.model.vocab.n_tokens, case.n_prompt, case.n_gen, 0, SAMPLING)
     waves: list[Wave] = []
     with closing(Engine(context)) as engine:
-        serve(engine, prompts.take(1, WARM_UP_TOKENS), 1, stop)
+        flight = Flight(engine, prompts, 1, stop)
 
         def once() -> float:
-            waves.append(serve(engine, prompts.take(1), 1, stop))
+            waves.append(flight.advance(1))
             return measure(waves[-1].finished[0]).decode_tps or 0.0
 
         samples = sample(once, case.repeats)

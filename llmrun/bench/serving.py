@@ -2,14 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from llmrun.bench.stop import Stop
 from llmrun.engine.engine import Engine
 from llmrun.engine.params import SamplingParams
-from llmrun.engine.request import Finished, Request
+from llmrun.engine.request import Finished, Request, Token
 from llmrun.engine.stats import measure, percentile
 from llmrun.errors import EngineError
 
@@ -18,15 +18,16 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Wave:
-    """Requests that were served together, in `wall_s` seconds from the first submission to the last end."""
+    """Some `wall_s` seconds of serving: the requests that ended in them, and how many tokens all requests made."""
 
     finished: tuple[Finished, ...]
+    n_tokens: int
     wall_s: float
 
     @property
     def tps(self) -> float:
         """Generated tokens of all requests over the whole time, prefill included."""
-        return sum(len(one.tokens) for one in self.finished) / self.wall_s
+        return self.n_tokens / self.wall_s
 
 
 @dataclass(frozen=True)
@@ -52,50 +53,68 @@ class Prompts:
         self._n_vocab = n_vocab
         self._prefix = self._tokens(shared)
         self._n_own = n_prompt - shared
-        self._n_gen = n_gen
+        self.n_gen = n_gen
         self._sampling = sampling
 
-    def take(self, n: int, n_gen: int | None = None) -> list[Request]:
-        return [
-            Request(self._prefix + self._tokens(self._n_own), self._sampling, n_gen or self._n_gen) for _ in range(n)
-        ]
+    def next(self, n_gen: int | None = None) -> Request:
+        return Request(self._prefix + self._tokens(self._n_own), self._sampling, n_gen or self.n_gen)
 
     def _tokens(self, n: int) -> tuple[int, ...]:
         return tuple(self._random.randrange(self._n_vocab) for _ in range(n))
 
 
-def serve(
-    engine: Engine,
-    requests: Sequence[Request],
-    in_flight: int,
-    stop: Stop,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Wave:
-    """Submit `in_flight` requests, and another whenever one ends. Raises Interrupted, and EngineError for a request
-    that fails."""
-    waiting = iter(requests)
-    finished: list[Finished] = []
-    stop.engine = engine
-    started = clock()
-    try:
-        _submit(engine, waiting, in_flight)
-        while not engine.idle:
-            stop.check()
-            ended = [event for event in engine.step() if isinstance(event, Finished)]
-            finished += ended
-            _submit(engine, waiting, len(ended))
-    finally:
-        stop.engine = None
-    stop.check()
-    for one in finished:
-        if one.reason == "error":
-            raise EngineError(f"a request failed: {one.error}", one.hint)
-    return Wave(tuple(finished), clock() - started)
+class Flight:
+    """Keeps `in_flight` requests at once in the engine: whenever one ends, the next takes its place."""
 
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Prompts,
+        in_flight: int,
+        stop: Stop,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Warms up. The first answers are of different lengths, so that from then on the ends of requests, and the
+        prefills after them, spread evenly over the time. Raises what `advance` raises."""
+        self._engine = engine
+        self._prompts = prompts
+        self._in_flight = in_flight
+        self._stop = stop
+        self._clock = clock
+        self._running = 0
+        for place in range(in_flight):
+            self._submit(1 + prompts.n_gen * place // in_flight)
+        self.advance(in_flight)
 
-def _submit(engine: Engine, waiting: Iterator[Request], n: int) -> None:
-    for _, request in zip(range(n), waiting, strict=False):
-        engine.submit(request)
+    def advance(self, n: int) -> Wave:
+        """Serve until `n` more requests have ended. Raises Interrupted, and EngineError for one that fails."""
+        finished: list[Finished] = []
+        n_tokens = 0
+        self._stop.engine = self._engine
+        started = self._clock()
+        try:
+            while len(finished) < n:
+                self._stop.check()
+                while self._running < self._in_flight:
+                    self._submit()
+                for event in self._engine.step():
+                    if isinstance(event, Token):
+                        n_tokens += 1
+                    elif isinstance(event, Finished):
+                        finished.append(event)
+                        self._running -= 1
+        finally:
+            self._stop.engine = None
+        wall_s = self._clock() - started
+        self._stop.check()
+        for one in finished:
+            if one.reason == "error":
+                raise EngineError(f"a request failed: {one.error}", one.hint)
+        return Wave(tuple(finished), n_tokens, wall_s)
+
+    def _submit(self, n_gen: int | None = None) -> None:
+        self._engine.submit(self._prompts.next(n_gen))
+        self._running += 1
 
 
 def latency(waves: Sequence[Wave]) -> Latency:
