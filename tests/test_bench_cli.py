@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from llmrun import __version__
+from llmrun.bench.grid import Setting
+from llmrun.cli.benching.flow import start_command
+from llmrun.engine.model import ModelSettings
+from llmrun.prepare.subject import OpenSubject
+from llmrun.report import Quiet
 from tests.cli import LLMRUN, environment, llmrun
 from tests.tiny import tiny_gguf
 
@@ -57,6 +62,13 @@ def test_lists_make_a_cross_product_over_models(tmp_path: Path) -> None:
     ]
 
 
+def test_cache_types_are_lists_for_keys_and_for_values(tiny_model: Path) -> None:
+    types = ("-ctk", "f16,bf16", "-ctv", "bf16")
+    done = llmrun("bench", tiny_model, "-p", "8", "-n", "0", "-t", "1", "-r", "1", *types, "-o", "jsonl")
+    assert done.status == 0, done
+    assert [json.loads(line)["kv_type"] for line in done.text.splitlines()] == ["f16/bf16", "bf16"]
+
+
 def test_csv_and_markdown_are_whole(tiny_model: Path) -> None:
     done = llmrun("bench", tiny_model, *SMALL, "-r", "2", "-o", "csv")
     rows = list(csv.DictReader(io.StringIO(done.text)))
@@ -77,6 +89,7 @@ def test_csv_and_markdown_are_whole(tiny_model: Path) -> None:
         (("-p", "0", "-n", "0"), ("no test",)),
         (("-o", "xml"), ("--format xml",)),
         (("--kv-type", "q9"), ("--kv-type",)),
+        (("-ctk", "f16,q9"), ("-ctk has no 'q9'",)),
         (("-fa", "off", "--kv-type", "q8_0"), ("flash attention",)),
     ],
 )
@@ -123,6 +136,43 @@ def test_latency_and_concurrency_rows(tiny_model: Path) -> None:
     ]
     assert all(row["ttft_p50_s"] > 0 for row in found["rows"])
     assert any("streams" in note for note in found["notes"])
+
+
+def test_a_cold_start_has_the_settings_of_the_other_rows(tiny_model: Path) -> None:
+    """The flags of the command are those that `run` is then asked for, one by one."""
+    settings = (
+        "-ctk",
+        "bf16",
+        "-ctv",
+        "f16",
+        "-fa",
+        "on",
+        "-b",
+        "64",
+        "-ub",
+        "32",
+        "-t",
+        "1",
+        "-g",
+        "0",
+        "--no-mmap",
+    )
+    subject = OpenSubject(str(tiny_model), Quiet(), ModelSettings(mmap=False))
+    command = start_command(subject, Setting(1, 64, 32, 0, ("bf16", "f16"), "on"))
+    wanted = {"-t": "1", "-g": "0", "-fa": "on", "-b": "64", "-ub": "32", "--kv-type": "bf16,f16"}
+    assert {flag: command[command.index(flag) + 1] for flag in wanted} == wanted
+    assert "--no-mmap" in command
+    said = llmrun(*command[3:], "--json")
+    assert said.status == 0, said
+    found = json.loads(said.text)["settings"]
+    assert (found["kv_type"], found["threads"], found["batch"], found["ubatch"]) == ("bf16,f16", 1, 64, 32)
+    done = llmrun("bench", tiny_model, "--latency", "-p", "16", "-n", "4", "-r", "1", *settings, "--json")
+    assert done.status == 0, done
+    rows = json.loads(done.text)["rows"]
+    assert [(row["kind"], row["kv_type"], row["flash_attn"]) for row in rows] == [
+        ("latency", "bf16/f16", "on"),
+        ("start", "bf16/f16", "on"),
+    ]
 
 
 def test_streams_and_prefixes_that_cannot_be_are_refused(tiny_model: Path) -> None:

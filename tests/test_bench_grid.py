@@ -2,7 +2,17 @@
 
 import pytest
 
-from llmrun.bench.grid import Case, Grid, parse_counts, parse_flash_attn, parse_kv_types, parse_layers, parse_pairs
+from llmrun.bench.grid import (
+    Case,
+    Grid,
+    parse_cache_types,
+    parse_counts,
+    parse_flash_attn,
+    parse_kv_types,
+    parse_layers,
+    parse_pairs,
+    with_halves,
+)
 from llmrun.errors import UsageError
 
 
@@ -40,9 +50,23 @@ def test_words_and_pairs() -> None:
     assert parse_kv_types("f16,q8_0/f16") == (("f16", "f16"), ("q8_0", "f16"))
     assert parse_flash_attn("on,0,AUTO") == ("on", "off", "auto")
     assert parse_pairs(["512,128", "64,1"]) == ((512, 128), (64, 1))
-    for wrong in (lambda: parse_kv_types("q9"), lambda: parse_flash_attn("maybe"), lambda: parse_pairs(["512"])):
+    assert parse_cache_types("Q8_0, f16,q8_0", "-ctk") == ("q8_0", "f16")
+    wrongs = (lambda: parse_kv_types("q9"), lambda: parse_kv_types("f16/"), lambda: parse_cache_types("", "-ctv"))
+    for wrong in (*wrongs, lambda: parse_flash_attn("maybe"), lambda: parse_pairs(["512"])):
         with pytest.raises(UsageError):
             wrong()
+
+
+def test_halves_of_the_cache_are_crossed_as_llama_bench_does() -> None:
+    both = (("f16", "f16"),)
+    assert with_halves(both, ("f16", "q8_0"), ("q4_0", "f16")) == (
+        ("f16", "q4_0"),
+        ("f16", "f16"),
+        ("q8_0", "q4_0"),
+        ("q8_0", "f16"),
+    )
+    assert with_halves((("f16", "f16"), ("q8_0", "q4_0")), ("bf16",), ()) == (("bf16", "f16"), ("bf16", "q4_0"))
+    assert with_halves(both, (), ()) == both
 
 
 def test_every_combination_is_run_once_and_layers_change_last() -> None:

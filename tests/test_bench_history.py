@@ -102,7 +102,9 @@ def test_sides_alternate_until_both_are_steady() -> None:
 def test_flags_of_a_side_change_the_grid() -> None:
     grid = with_flags(Grid(), "-t 1 --kv-type q8_0 -p 64,128 -fa on")
     assert (grid.threads, grid.kv_type, grid.n_prompt) == ((1,), (("q8_0", "q8_0"),), (64, 128))
-    for wrong in ("--nonsense 1", "-t", "-t x", "'"):
+    assert with_flags(Grid(), "-ctk q8_0").kv_type == (("q8_0", "f16"),)
+    assert with_flags(Grid(), "--cache-type-v q4_0 --kv-type q8_0 -ctk f16").kv_type == (("f16", "q8_0"),)
+    for wrong in ("--nonsense 1", "-ctk q9", "-t", "-t x", "'"):
         with pytest.raises(UsageError):
             with_flags(Grid(), wrong)
     with pytest.raises(UsageError, match="different tests"):

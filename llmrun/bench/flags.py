@@ -5,26 +5,49 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmrun.bench.grid import Grid, parse_counts, parse_flash_attn, parse_kv_types, parse_layers, parse_pairs
+from llmrun.bench.grid import (
+    Grid,
+    parse_cache_types,
+    parse_counts,
+    parse_flash_attn,
+    parse_kv_types,
+    parse_layers,
+    parse_pairs,
+    with_halves,
+)
 from llmrun.errors import UsageError
 
 
-def _counts(flag: str, least: int = 1) -> Callable[[str], Any]:
-    return lambda text: parse_counts(text, flag, least)
+def _sets(field: str, parse: Callable[[str], Any]) -> Callable[[Grid, str], Grid]:
+    return lambda grid, text: replace(grid, **{field: parse(text)})
 
 
-_FLAGS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "-p --n-prompt": ("n_prompt", _counts("-p", 0)),
-    "-n --n-gen": ("n_gen", _counts("-n", 0)),
-    "-pg --pg": ("pairs", lambda text: parse_pairs([text])),
-    "-d --depth": ("depth", _counts("--depth", 0)),
-    "-r --repeats": ("repeats", _counts("--repeats")),
-    "-t --threads": ("threads", _counts("--threads")),
-    "-b --batch": ("batch", _counts("--batch")),
-    "-ub --ubatch": ("ubatch", _counts("--ubatch")),
-    "-g -ngl --gpu-layers": ("gpu_layers", parse_layers),
-    "--kv-type": ("kv_type", parse_kv_types),
-    "-fa --flash-attn": ("flash_attn", parse_flash_attn),
+def _counts(field: str, flag: str, least: int = 1) -> Callable[[Grid, str], Grid]:
+    return _sets(field, lambda text: parse_counts(text, flag, least))
+
+
+def _k_types(grid: Grid, text: str) -> Grid:
+    return replace(grid, kv_type=with_halves(grid.kv_type, parse_cache_types(text, "-ctk"), ()))
+
+
+def _v_types(grid: Grid, text: str) -> Grid:
+    return replace(grid, kv_type=with_halves(grid.kv_type, (), parse_cache_types(text, "-ctv")))
+
+
+_FLAGS: dict[str, Callable[[Grid, str], Grid]] = {
+    "-p --n-prompt": _counts("n_prompt", "-p", 0),
+    "-n --n-gen": _counts("n_gen", "-n", 0),
+    "-pg --pg": _sets("pairs", lambda text: parse_pairs([text])),
+    "-d --depth": _counts("depth", "--depth", 0),
+    "-r --repeats": _counts("repeats", "--repeats"),
+    "-t --threads": _counts("threads", "--threads"),
+    "-b --batch": _counts("batch", "--batch"),
+    "-ub --ubatch": _counts("ubatch", "--ubatch"),
+    "-g -ngl --gpu-layers": _sets("gpu_layers", parse_layers),
+    "--kv-type": _sets("kv_type", parse_kv_types),
+    "-ctk --cache-type-k": _k_types,
+    "-ctv --cache-type-v": _v_types,
+    "-fa --flash-attn": _sets("flash_attn", parse_flash_attn),
 }
 
 
@@ -40,7 +63,6 @@ def with_flags(grid: Grid, text: str) -> Grid:
         if found is None or not value:
             what = "has no value" if found else "is no setting of a test"
             raise UsageError(f"--ab {text!r}: {flag} {what}", f"it takes {', '.join(_FLAGS)}")
-        name, parse = found
-        grid = replace(grid, **{name: parse(value[0])})
+        grid = found(grid, value[0])
         words = words[2:]
     return grid

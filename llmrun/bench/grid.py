@@ -141,14 +141,31 @@ def parse_layers(text: str) -> tuple[int | None, ...]:
 
 def parse_kv_types(text: str) -> tuple[tuple[str, str], ...]:
     """`f16,q8_0` are two caches to test; `q8_0/f16` is one, of keys and values."""
-    pairs = []
-    for part in text.lower().split(","):
-        k_type, _, v_type = part.strip().partition("/")
-        for name in (k_type, v_type or k_type):
-            if name not in KV_TYPES:
-                raise UsageError(f"--kv-type has no '{name}'", f"it takes {', '.join(KV_TYPES)}, or K/V")
-        pairs.append((k_type, v_type or k_type))
+    pairs: list[tuple[str, str]] = []
+    for part in text.split(","):
+        k_type, slash, v_type = part.partition("/")
+        pairs += itertools.product(
+            parse_cache_types(k_type, "--kv-type"), parse_cache_types(v_type if slash else k_type, "--kv-type")
+        )
     return tuple(dict.fromkeys(pairs))
+
+
+def parse_cache_types(text: str, flag: str) -> tuple[str, ...]:
+    """A list of types for one half of the cache. Raises UsageError."""
+    names = [part.strip() for part in text.lower().split(",")]
+    for name in names:
+        if name not in KV_TYPES:
+            more = ", or K/V" if flag == "--kv-type" else ""
+            raise UsageError(f"{flag} has no '{name}'", f"it takes {', '.join(KV_TYPES)}{more}")
+    return tuple(dict.fromkeys(names))
+
+
+def with_halves(
+    pairs: Sequence[tuple[str, str]], k_types: Sequence[str], v_types: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """The caches in `pairs` with every one of `k_types` for the keys and of `v_types` for the values, as -ctk and
+    -ctv ask for; an empty list leaves that half as it is."""
+    return tuple(dict.fromkeys((k, v) for pair in pairs for k in k_types or pair[:1] for v in v_types or pair[1:]))
 
 
 def parse_flash_attn(text: str) -> tuple[str, ...]:

@@ -55,13 +55,21 @@ class Bench:
     def run(self, subject: Subject, tests: Tests) -> Iterator[Row]:
         """A row for each test, in order. Raises Interrupted between and inside them."""
         fastest: dict[Setting, float] = {}
+        layers: dict[Setting, int] = {}
         for done, (name, setting, measure) in enumerate(self._steps(subject, tests)):
             self.stop.check()
             task = f"{subject.name} {name}"
             self.report.progress(task, done, len(tests), "tests")
             before = CpuReading.now()
             row = measure()
-            row = replace(row, busy_cores=round(CpuReading.now().busy_cores_since(before), 2))
+            if row.kind != "start":
+                layers[setting] = row.gpu_layers
+            # A new process says nothing of its layers: it places them as the tests with its settings did.
+            row = replace(
+                row,
+                gpu_layers=layers.get(setting, 0),
+                busy_cores=round(CpuReading.now().busy_cores_since(before), 2),
+            )
             self.report.progress(task, len(tests), len(tests), "tests")
             if row.kind == "loop" and not row.n_gen:
                 fastest[setting] = max(fastest.get(setting, 0.0), row.median_tps or 0.0)

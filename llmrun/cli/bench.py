@@ -34,6 +34,12 @@ class GridOptions(NamedTuple):
         str, setting("-g --gpu-layers --n-gpu-layers", "Layers on the GPU.", metavar="auto|all|LIST")
     ] = "auto"
     kv_type: Annotated[str, setting("--kv-type", "KV cache types; K/V for two.", metavar=LIST)] = "f16"
+    cache_type_k: Annotated[str | None, typer.Option("-ctk", "--cache-type-k", help="Of the keys.", metavar=LIST)] = (
+        None
+    )
+    cache_type_v: Annotated[
+        str | None, typer.Option("-ctv", "--cache-type-v", help="Of the values.", metavar=LIST)
+    ] = None
     flash_attn: Annotated[str, setting("-fa --flash-attn", "Flash attention.", metavar="auto|on|off,...")] = "auto"
 
     def grid(self) -> "Grid":
@@ -50,7 +56,11 @@ class GridOptions(NamedTuple):
             batch=grid.parse_counts(self.batch, "--batch", 1),
             ubatch=grid.parse_counts(self.ubatch, "--ubatch", 1),
             gpu_layers=grid.parse_layers(self.gpu_layers),
-            kv_type=grid.parse_kv_types(self.kv_type),
+            kv_type=grid.with_halves(
+                grid.parse_kv_types(self.kv_type),
+                grid.parse_cache_types(self.cache_type_k, "-ctk") if self.cache_type_k else (),
+                grid.parse_cache_types(self.cache_type_v, "-ctv") if self.cache_type_v else (),
+            ),
             flash_attn=grid.parse_flash_attn(self.flash_attn),
         )
 

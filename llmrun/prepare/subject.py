@@ -25,7 +25,7 @@ class OpenSubject:
 
     def __init__(self, reference: str, report: Report, settings: ModelSettings) -> None:
         self._report = report
-        self._settings = settings
+        self.settings = settings
         self._found = find(reference, report)
         self.paths = self._found.paths
         self.name = self._found.name if Path(reference).suffix != ".gguf" else self.paths[0].stem
@@ -56,7 +56,7 @@ class OpenSubject:
         if self._loading is None or self._loaded_for != setting.gpu_layers:
             self.close()
             room = self._room(self._largest.get(setting.gpu_layers, need))
-            self._loading = Loading(self._found, self._settings, self._report, _wish(setting), room)
+            self._loading = Loading(self._found, self.settings, self._report, _wish(setting), room)
             self._loaded_for = setting.gpu_layers
         model = self._loading.model()
         plan = self._loading.settle(self._room(need), _wish(setting))

@@ -142,12 +142,14 @@ def pick_threads(grid: Grid) -> ThreadChoice:
 
 
 def start_command(subject: Subject, setting: Setting) -> list[str]:
-    """A run of this program that answers with a few tokens."""
+    """A run of this program, with the settings of the other rows, that answers with a few tokens."""
     assert isinstance(subject, OpenSubject)
     layers = "auto" if setting.gpu_layers is None else "all" if setting.gpu_layers < 0 else str(setting.gpu_layers)
     command = [sys.executable, "-m", "llmrun", "run", str(subject.paths[0]), "Once upon a time", "--raw", "-q"]
-    command += ["-n", "8", "--temp", "0", "--ignore-eos", "-c", "512", "-g", layers]
-    return [*command, "-t", str(setting.n_threads), "-fa", setting.flash_attn]
+    command += ["-n", "8", "--temp", "0", "--ignore-eos", "-c", "512", "-g", layers, "-t", str(setting.n_threads)]
+    command += ["-b", str(setting.n_batch), "-ub", str(setting.n_ubatch)]
+    command += ["--kv-type", ",".join(setting.kv_type), "-fa", setting.flash_attn]
+    return command if subject.settings.mmap else [*command, "--no-mmap"]
 
 
 def knees(rows: list[Row]) -> list[str]:
