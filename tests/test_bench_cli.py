@@ -16,7 +16,7 @@ from llmrun.cli.benching.flow import start_command
 from llmrun.engine.model import ModelSettings
 from llmrun.prepare.subject import OpenSubject
 from llmrun.report import Quiet
-from tests.cli import LLMRUN, environment, llmrun
+from tests.cli import LLMRUN, environment, llmrun, on_terminal
 from tests.tiny import tiny_gguf
 
 SMALL = ("-p", "16", "-n", "4", "-t", "1")  # two threads on busy cores wait for each other
@@ -179,3 +179,11 @@ def test_streams_and_prefixes_that_cannot_be_are_refused(tiny_model: Path) -> No
     llmrun("bench", tiny_model, "--concurrency", "0").failed(2, "--concurrency 0")
     llmrun("bench", tiny_model, "--concurrency", "1", "-p", "8", "--shared-prefix", "8").failed(2, "--shared-prefix")
     llmrun("bench", tiny_model, "--concurrency", "1", "-p", "2000", "-n", "100").failed(2, "2100 tokens")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(tiny_model: Path) -> None:
+    seen = on_terminal("bench", tiny_model, *SMALL, "-r", "2")
+    for line in ("tiny pp16 (1 of 2 tests) ...", "tiny tg4 (2 of 2 tests) ..."):
+        assert f"\r\x1b[K{line}\r\x1b[K" in seen
+    assert "tests) ..." not in llmrun("bench", tiny_model, *SMALL, "-r", "2").err

@@ -7,8 +7,8 @@ from llmrun.bench.environment import read_environment
 from llmrun.bench.stop import Stop
 from llmrun.cli.benching.flow import INTERRUPTED, Options, check_format, open_subjects, pick_threads
 from llmrun.cli.benching.show import Shown
+from llmrun.cli.benching.status import BenchReport
 from llmrun.cli.terminal.interrupts import on_interrupt
-from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.errors import Interrupted, UsageError
 
 FAILED = 1
@@ -19,7 +19,7 @@ def run_drifts(options: Options) -> int:
     check_format(options.format)
     if options.latency or options.concurrency or options.save or options.compare or options.plot:
         raise UsageError("--drift stands alone: without --latency, --concurrency, --save, --compare and --plot")
-    report, stop = StderrReport(), Stop()
+    report, stop = BenchReport(), Stop()
     threads = pick_threads(options.grid)
     if options.format == "csv":
         raise UsageError("--drift has no CSV", "--format jsonl has a line for each setting")

@@ -18,8 +18,8 @@ from llmrun.bench.run import Bench, Tests
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Subject
 from llmrun.cli.benching.show import FORMATS, Shown
+from llmrun.cli.benching.status import BenchReport
 from llmrun.cli.terminal.interrupts import on_interrupt
-from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.engine.model import ModelSettings
 from llmrun.errors import Interrupted, UsageError
 from llmrun.machine.cores import read_cores
@@ -58,7 +58,7 @@ def run_bench(options: Options) -> int:
     if options.plot is not None:
         check_plot(options.plot, replace=options.force)
     before = load(options.compare) if options.compare is not None else None
-    report, stop = StderrReport(), Stop()
+    report, stop = BenchReport(), Stop()
     threads = pick_threads(options.grid)
     tests = make_tests(options, threads.n)
     subjects = open_subjects(options, report)
@@ -124,7 +124,7 @@ def _pairs(n_prompt: tuple[int, ...], n_gen: tuple[int, ...]) -> tuple[tuple[int
     return tuple((prompt, gen) for prompt in n_prompt for gen in n_gen if prompt and gen)
 
 
-def open_subjects(options: Options, report: StderrReport) -> list[OpenSubject]:
+def open_subjects(options: Options, report: BenchReport) -> list[OpenSubject]:
     """The models, by their headers. Raises UsageError where none is named."""
     if not options.references:
         raise UsageError("there is no model to measure", "for example: llmrun bench smollm2")

@@ -9,8 +9,8 @@ from llmrun.bench.stop import Stop
 from llmrun.bench.versus import check_sides, run_versus
 from llmrun.cli.benching.flow import INTERRUPTED, Options, check_format, open_subjects, pick_threads, start_command
 from llmrun.cli.benching.show import Shown
+from llmrun.cli.benching.status import BenchReport
 from llmrun.cli.terminal.interrupts import on_interrupt
-from llmrun.cli.terminal.reporting import StderrReport
 from llmrun.errors import Interrupted, UsageError
 
 
@@ -19,7 +19,7 @@ def run_ab(options: Options, sides: tuple[str, str]) -> int:
     check_format(options.format)
     if options.latency or options.concurrency or options.save or options.compare or options.plot:
         raise UsageError("--ab stands alone: without --latency, --concurrency, --save, --compare and --plot")
-    report, stop = StderrReport(), Stop()
+    report, stop = BenchReport(), Stop()
     threads = pick_threads(options.grid)
     a, b = (with_flags(options.grid, text).cases(threads.n) for text in sides)
     check_sides(a, b)
