@@ -187,3 +187,10 @@ def test_a_terminal_shows_which_test_runs_and_keeps_nothing_of_it(tiny_model: Pa
     for line in ("tiny pp16 (1 of 2 tests) ...", "tiny tg4 (2 of 2 tests) ..."):
         assert f"\r\x1b[K{line}\r\x1b[K" in seen
     assert "tests) ..." not in llmrun("bench", tiny_model, *SMALL, "-r", "2").err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+def test_a_narrow_terminal_cuts_no_cell_of_the_table(tiny_model: Path) -> None:
+    seen = on_terminal("bench", tiny_model, *SMALL, "-r", "2", env={"COLUMNS": "40", "NO_COLOR": "1"})
+    (header,) = (line for line in seen.splitlines() if "MODEL" in line)
+    assert header.split() == "MODEL SIZE PARAMS BACKEND THREADS TEST T/S MEDIAN GB/S OF MEMORY BOUND BY".split()

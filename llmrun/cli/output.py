@@ -10,6 +10,8 @@ from typing import Any
 from llmrun.cli.terminal import streams
 from llmrun.report import size_text
 
+WIDE = 10_000  # columns: no line is longer
+
 
 def jsonable(value: Any) -> Any:
     """Plain JSON data of a result: dataclasses and named tuples become objects, paths text, NaN and inf null."""
@@ -46,7 +48,7 @@ def console(stream: Any = None) -> Any:
 
     stream = stream or sys.stdout
     colour = streams.has_colour(stream)
-    width = None if streams.is_terminal(stream) else 10_000
+    width = None if streams.is_terminal(stream) else WIDE
     return Console(
         file=stream,
         force_terminal=colour,
@@ -75,6 +77,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], right:
     for row in rows:
         table.add_row(*(Text(streams.shown(str(cell))) for cell in row))
     target = console()
+    target.width = WIDE  # a terminal wraps a long line; rich would cut its cells short
     with target.capture() as text:
         target.print(table, crop=False, no_wrap=True)
     # Written here: a console that writes ends the program by itself where the reader has gone.
