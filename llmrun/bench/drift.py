@@ -86,13 +86,12 @@ def run_drift(subject: Subject, base: Setting, cores: int, stop: Stop, report: R
                 raise
             report.note(f"{variant.name} is left out: {error.message}")
             continue
-        finally:
-            report.progress(f"{subject.name} {variant.name}", len(tried), len(tried), "settings")
         with stop.waiting():
             context = subject.open(variant.setting, need(prompts))
         with context:
             prompts = prompts or [context.model.vocab.tokenize(text, add_special=True) for text in TEXTS]
             found = trace(context, prompts, N_GEN, stop, along=traces or None, at_once=variant.at_once)
+        report.progress(f"{subject.name} {variant.name}", len(tried), len(tried), "settings")
         if not traces:
             traces = found
             continue
@@ -155,10 +154,7 @@ def _divergence(base: "np.ndarray[Any, Any]", other: "np.ndarray[Any, Any]") -> 
 def sentence(drift: Drift) -> str:
     """The result in words."""
     if drift.identical:
-        return "no difference: identical bit for bit"
+        return "identical bit for bit"
     if drift.first_difference is None:
-        return f"the same tokens; logits move by up to {drift.logit_difference:.2g}"
-    return (
-        f"token {drift.first_difference} is the first that differs, in {drift.prompts_differing} of {len(TEXTS)} "
-        f"prompts; logits move by up to {drift.logit_difference:.2g}"
-    )
+        return "the same tokens"
+    return f"other tokens in {drift.prompts_differing} of {len(TEXTS)} prompts"

@@ -45,9 +45,9 @@ class Loop:
             self._decode(batch, self._stop)
         self.context.synchronize()
 
-    def decode(self, n: int, pos: int) -> None:
-        """`n` tokens one at a time."""
-        for token in self.tokens(n):
+    def decode(self, tokens: Sequence[int], pos: int) -> None:
+        """One at a time."""
+        for token in tokens:
             self._stop.check()
             self._one.clear()
             self._one.add([token], pos, 0, last_logits=True)
@@ -88,15 +88,16 @@ class Timing:
         context.clear()
         loop.prefill(self._prefix)
         loop.prefill(self._prompt)
-        loop.decode(min(case.n_gen, 1), case.depth + case.n_prompt)
+        loop.decode(loop.tokens(min(case.n_gen, 1)), case.depth + case.n_prompt)
 
     def once(self) -> float:
         """Tokens per second of one repeat; the prefix is put back outside the time."""
         case = self._case
         self._loop.rewind(case.depth, self._prefix)
+        tokens = self._loop.tokens(case.n_gen)
         started = self._clock()
         self._loop.prefill(self._prompt)
-        self._loop.decode(case.n_gen, case.depth + case.n_prompt)
+        self._loop.decode(tokens, case.depth + case.n_prompt)
         return (case.n_prompt + case.n_gen) / (self._clock() - started)
 
     def close(self) -> None:

@@ -103,15 +103,15 @@ def drift_table(found: Sequence[Drift]) -> Table:
             one.model,
             one.variant,
             "none" if one.first_difference is None else str(one.first_difference),
-            f"{one.logit_difference:.3g}",
-            f"{one.kl_mean:.2e}",
-            f"{one.kl_max:.2e}",
+            f"{one.logit_difference:.2g}",
+            f"{one.kl_mean:.1e}" if one.kl_mean else "0",
+            f"{one.kl_max:.1e}" if one.kl_max else "0",
             f"{100 * one.same_top:.1f} %",
             sentence(one),
         )
         for one in found
     )
-    names = ("first differing token", "logit difference", "KL mean", "KL max", "same top")
+    names = ("differs at token", "logits by", "KL mean", "KL max", "same top")
     return Table(("model", "changed", *names, "result"), rows, names)
 
 
