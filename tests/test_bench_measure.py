@@ -107,6 +107,8 @@ def test_wide_spread_and_a_busy_machine_are_said_in_words(tiny_model: Path) -> N
     assert warnings([steady]) == []
     wild = loop_row(subject, Case(0, 128, 0, 5, SETTING), 0, [50.0, 150.0, 100.0])
     assert "jumps by 50 % between 3 repeats" in warnings([wild])[0]
+    served = replace(wild, kind="concurrency", test="serve 8+8", concurrency=4)
+    assert "serve 8+8 x4 jumps by 50 %" in warnings([served])[0]
     assert "busy" in warnings([replace(steady, busy_cores=1.2)])[0]
 
 

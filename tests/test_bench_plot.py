@@ -54,6 +54,15 @@ def test_each_kind_of_result_has_its_picture(row: Row, tmp_path: Path) -> None:
     assert not draw([replace(row, kind="start")], path)
 
 
+def test_no_line_leaves_the_picture(row: Row, tmp_path: Path) -> None:
+    """The slow end of the times between tokens is many times their middle: the axis reaches up to it."""
+    served = [
+        replace(row, kind="concurrency", concurrency=n, itl_p50_s=n / 1000, itl_p95_s=n / 10) for n in (1, 2, 4)
+    ]
+    assert draw(served, tmp_path / "plot.svg")
+    assert {"0", "400"} <= {text.strip() for text in drawn_texts(tmp_path / "plot.svg").splitlines()}
+
+
 def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(tmp_path: Path, tiny_model: Path) -> None:
     taken = tmp_path / "taken.png"
     taken.write_bytes(b"mine")

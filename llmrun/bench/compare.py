@@ -43,7 +43,7 @@ def compare_rows(before: Sequence[Row], after: Sequence[Row], *, anyway: bool = 
     for row in after:
         twin = _twin(row, before, anyway=anyway)
         if twin is not None:
-            found.append(difference(row.model, row.test + _streams(row), *_values(twin, row)))
+            found.append(difference(row.model, row.label, *_values(twin, row)))
     return found
 
 
@@ -57,10 +57,6 @@ def _twin(row: Row, before: Sequence[Row], *, anyway: bool) -> Row | None:
     if exact:
         return exact[-1]
     return same[0] if anyway and len(same) == 1 else None
-
-
-def _streams(row: Row) -> str:
-    return f" x{row.concurrency}" if row.kind == "concurrency" else ""
 
 
 def _values(before: Row, after: Row) -> tuple[str, tuple[float, ...], tuple[float, ...]]:

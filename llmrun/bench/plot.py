@@ -76,19 +76,18 @@ def _lines(
     for name, series in _series(rows, test).items():
         points = sorted((getattr(row, x), y(row) or 0.0) for row in series)
         axes.plot([at for at, _ in points], [value for _, value in points], marker="o", label=name)
-    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
 
 
 def _by_depth(axes: Any, rows: Sequence[Row]) -> None:
     _lines(axes, rows, "depth", lambda row: row.median_tps, lambda row: row.test.split(" @ ")[0])
-    axes.set(title="speed by depth", xlabel="tokens before the test", ylabel="tok/s")
+    axes.set(title="speed by depth", xlabel="tokens before the test", ylabel="tok/s", ylim=(0, None))
 
 
 def _throughput(axes: Any, rows: Sequence[Row]) -> None:
     _lines(axes, rows, "concurrency", lambda row: row.median_tps, lambda row: row.test)
-    axes.set(title="throughput", xlabel="requests in flight", ylabel="tok/s, all together")
+    axes.set(title="throughput", xlabel="requests in flight", ylabel="tok/s, all together", ylim=(0, None))
 
 
 def _latency(axes: Any, rows: Sequence[Row]) -> None:
@@ -100,7 +99,7 @@ def _latency(axes: Any, rows: Sequence[Row]) -> None:
             lambda row, share=share: 1000 * (getattr(row, f"itl_{share}_s") or 0.0),  # type: ignore[misc]
             lambda row, share=share: f"{row.test} {share}",  # type: ignore[misc]
         )
-    axes.set(title="time between tokens", xlabel="requests in flight", ylabel="ms")
+    axes.set(title="time between tokens", xlabel="requests in flight", ylabel="ms", ylim=(0, None))
 
 
 def _bars(axes: Any, rows: Sequence[Row]) -> None:

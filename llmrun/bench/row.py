@@ -53,6 +53,11 @@ class Row:
     busy_cores: float = 0.0
 
     @property
+    def label(self) -> str:
+        """The test's name, with the number of streams where rows differ in it."""
+        return f"{self.test} x{self.concurrency}" if self.kind == "concurrency" else self.test
+
+    @property
     def spread(self) -> float:
         return spread(self.samples_tps)
 

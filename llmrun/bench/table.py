@@ -192,7 +192,7 @@ def warnings(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.spread > STEADY:
             said.append(
-                f"warning: {row.model} {row.test} jumps by {100 * row.spread:.0f} % between {len(row.samples_tps)} "
+                f"warning: {row.model} {row.label} jumps by {100 * row.spread:.0f} % between {len(row.samples_tps)} "
                 f"repeats ({min(row.samples_tps):.1f} to {max(row.samples_tps):.1f} tok/s): trust the median"
             )
     busy = max((row.busy_cores for row in rows), default=0.0)
