@@ -18,6 +18,7 @@ from llmrun.quant.call import Wish
 from llmrun.quant.quantize import Source, quantize
 from llmrun.report import Quiet
 from tests.cli import llmrun
+from tests.stored_logits import rounded_score
 from tests.tiny import tiny_gguf
 
 TEXT = "".join(f"{i} and {i * i}, the tin in the inn. " for i in range(60))
@@ -97,6 +98,42 @@ def test_scores_of_two_known_distributions() -> None:
     assert found.delta_p[0] == pytest.approx(0.25)
     assert found.nll[0] == pytest.approx(-np.log(0.75))
     assert not found.same[0]
+
+
+def sharp(name: str, array: np.ndarray) -> np.ndarray:
+    """Logits that spread over more than the 16 that llama-perplexity keeps."""
+    return array * 6 if name == "output.weight" else array
+
+
+def coarse(name: str, array: np.ndarray) -> np.ndarray:
+    array = sharp(name, array)
+    if not name.startswith("blk.") or array.ndim != 2:
+        return array
+    step = np.float32(np.abs(array).max() / 8)
+    return np.round(array / step) * step
+
+
+def test_figures_are_those_of_llama_perplexity(folder: Path) -> None:
+    """What the program says of these two files and TEXT with -c 64, once its own rounding of the reference is done
+    here too. In F32, so that another machine's instruction set does not round activations to another step."""
+    files = [
+        tiny_gguf(folder / f"{make.__name__}.gguf", n_embd=256, n_ff=512, tensors=make) for make in (sharp, coarse)
+    ]
+    with Model.load(files[0], ModelSettings()) as reference, Model.load(files[1], ModelSettings()) as model:
+        alone = measure_perplexity(reference, TEXT, report=Quiet(), n_threads=1, n_ctx=64).perplexity
+        exact, rounded = (
+            measure_divergence(model, reference, TEXT, report=Quiet(), n_threads=1, n_ctx=64, scoring=scoring)
+            for scoring in (score, rounded_score)
+        )
+    assert (alone.value, alone.error) == pytest.approx((13775753.9155, 3792470.03808), rel=1e-3)
+    assert exact.reference_perplexity == alone
+    assert rounded.reference_perplexity.value == pytest.approx(1053771.654, rel=1e-3)
+    assert (rounded.perplexity.value, rounded.ratio.value) == pytest.approx((10690412.23, 10.144904), rel=1e-3)
+    assert (rounded.kld_mean.value, rounded.kld_p99) == pytest.approx((0.407161, 1.722707), rel=5e-3)
+    assert (rounded.kld_median, rounded.kld_max) == pytest.approx((0.320086, 1.900827), rel=1e-2)
+    assert rounded.kld_mean.error == pytest.approx(0.015404, rel=1e-2)
+    assert (rounded.delta_p_rms, rounded.same_top.value) == pytest.approx((0.01594, 0.65705), rel=1e-2)
+    assert exact.kld_mean.value == pytest.approx(rounded.kld_mean.value, rel=1e-3)
 
 
 def test_long_chunks_go_in_several_batches(tiny: Path) -> None:

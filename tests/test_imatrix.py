@@ -50,6 +50,18 @@ def test_the_first_layers_inputs_are_the_normed_embeddings(tiny: Path, tmp_path:
     assert matrix.model == "tiny.gguf"
 
 
+def test_values_are_those_of_llama_imatrix(tiny: Path, tmp_path: Path) -> None:
+    """What it makes of this model and TEXT with -c 64 --chunks 8: the first of each tensor, and their sum."""
+    matrix = made(tiny, tmp_path / "m.gguf", n_chunks=8)
+    for name, first, total in (
+        ("blk.0.attn_q", [1.2963175, 0.4092661, 0.62086916, 0.6419222], 254.11563),
+        ("blk.1.attn_output", [0.19639674, 0.12480094, 0.1270135, 0.14228277], 74.09468),
+        ("blk.1.ffn_down", [0.08973014, 0.07543295, 0.20803003, 0.6468838], 176.35725),
+    ):
+        means = matrix.entries[f"{name}.weight"].means()
+        np.testing.assert_allclose([*means[:4], means.sum()], [*first, total], rtol=1e-3)
+
+
 def test_experts_are_counted_one_by_one(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "moe.gguf", n_expert=4)
     matrix = made(path, tmp_path / "m.gguf", n_chunks=2)

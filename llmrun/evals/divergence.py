@@ -16,8 +16,6 @@ from llmrun.evals.chunks import ChunkReader, log_softmax, tokenize
 from llmrun.evals.perplexity import Estimate, exp_mean, mean
 from llmrun.report import Report
 
-Logs = "np.ndarray[Any, np.dtype[np.float32]]"
-
 
 @dataclass(frozen=True)
 class Divergence:
@@ -51,13 +49,15 @@ class Scores(NamedTuple):
     delta_p: Any
 
 
-def score(logs: "np.ndarray[Any, Any]", reference: "np.ndarray[Any, Any]", targets: "np.ndarray[Any, Any]") -> Scores:
-    """From the log probabilities of both, (tokens, n_vocab). The reference's may be cut: only above -16 counts
-    where it is, as llama-perplexity does it."""
+def score(
+    logits: "np.ndarray[Any, Any]", reference: "np.ndarray[Any, Any]", targets: "np.ndarray[Any, Any]"
+) -> Scores:
+    """From the logits of both, (tokens, n_vocab), and the token that really followed each."""
+    logs, base = log_softmax(logits), log_softmax(reference)
     rows = np.arange(len(targets))
-    kld = np.einsum("ij,ij->i", np.exp(reference), reference - logs, dtype=np.float64)
-    own, other = logs[rows, targets].astype(np.float64), reference[rows, targets].astype(np.float64)
-    same = logs.argmax(axis=1) == reference.argmax(axis=1)
+    kld = np.einsum("ij,ij->i", np.exp(base), base - logs, dtype=np.float64)
+    own, other = logs[rows, targets].astype(np.float64), base[rows, targets].astype(np.float64)
+    same = logs.argmax(axis=1) == base.argmax(axis=1)
     return Scores(-own, -other, kld, same, np.exp(own) - np.exp(other))
 
 
@@ -71,11 +71,11 @@ def measure_divergence(
     n_ctx: int,
     n_chunks: int | None = None,
     stop: Callable[[], bool] | None = None,
-    read_reference: Callable[["np.ndarray[Any, Any]"], "np.ndarray[Any, Any]"] = log_softmax,
+    scoring: Callable[..., Scores] = score,
 ) -> Divergence:
     """One pass over both. Raises UsageError where the vocabularies differ or the text is too short.
 
-    `read_reference` makes log probabilities of the reference's logits."""
+    `scoring` may be another rule than `score`, such as that of a program to compare with."""
     tokens = tokenize(reference, text, n_ctx, n_chunks)
     if model.vocab.n_tokens != reference.vocab.n_tokens or tokenize(model, text, n_ctx, n_chunks) != tokens:
         raise UsageError(
@@ -88,7 +88,7 @@ def measure_divergence(
     try:
         for piece, other in zip(*(reader.read(tokens) for reader in readers), strict=True):
             report.progress("comparing", piece.n_done, total, "chunks")
-            scores.append(score(log_softmax(piece.logits), read_reference(other.logits), piece.targets))
+            scores.append(scoring(piece.logits, other.logits, piece.targets))
     finally:
         for reader in readers:
             reader.close()
