@@ -63,13 +63,21 @@ class Spoken:
                 self.on_line(line)
 
 
-def run(source: Path, target: Path, wish: Wish, matrix: MatrixFile | None, on_tensor: Callable[[], None]) -> None:
+def run(
+    source: Path,
+    target: Path,
+    wish: Wish,
+    matrix: MatrixFile | None,
+    on_tensor: Callable[[], None],
+    meanwhile: Callable[[], None],
+) -> None:
     """Quantize in a thread, so that Ctrl-C is seen at once: the library itself cannot be stopped.
 
-    `on_tensor` is called after each tensor. Raises QuantizeError with the library's reason.
+    `on_tensor` is called after each tensor, `meanwhile` several times a second, from the calling thread. Raises
+    QuantizeError with the library's reason.
     """
     spoken = Spoken(on_line=lambda line: on_tensor() if " MiB" in line and "size = " in line else None)
-    _call(source, target, _Parameters(wish, matrix, dry_run=False), spoken)
+    _call(source, target, _Parameters(wish, matrix, dry_run=False), spoken, meanwhile)
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,13 @@ def canonical(name: str) -> str:
     return name.upper()
 
 
-def _call(source: Path, target: Path, parameters: "_Parameters", spoken: Spoken) -> None:
+def _call(
+    source: Path,
+    target: Path,
+    parameters: "_Parameters",
+    spoken: Spoken,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     lib = capi.lib()
     status = []
 
@@ -114,6 +128,7 @@ def _call(source: Path, target: Path, parameters: "_Parameters", spoken: Spoken)
         thread.start()
         while thread.is_alive():
             thread.join(0.2)  # a wait without a limit would not see Ctrl-C on Windows
+            meanwhile()
     finally:
         capi.log.raw = None
     if status != [0]:

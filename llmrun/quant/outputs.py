@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from llmrun.errors import QuantizeError, UsageError
@@ -51,8 +51,19 @@ def replacing(target: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def flush_begun(parts: Sequence[Path]) -> None:
+    """Send to the disk what is written of these so far, while more is computed: little is left for the end then."""
+    for part in parts:
+        with suppress(OSError):
+            _flush(part)
+
+
 def place(part: Path, target: Path) -> None:
     """Flush `part` to the disk and give it its final name."""
+    _flush(part)
+    part.replace(target)
+
+
+def _flush(part: Path) -> None:
     with part.open("r+b") as file:
         os.fsync(file.fileno())
-    part.replace(target)

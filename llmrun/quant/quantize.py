@@ -13,7 +13,7 @@ from llmrun.gguf.header import Header, open_header
 from llmrun.quant import call
 from llmrun.quant.call import MatrixFile, Wish
 from llmrun.quant.file_size import FileLayout
-from llmrun.quant.outputs import check_space, place, refuse_target, temporary_name
+from llmrun.quant.outputs import check_space, flush_begun, place, refuse_target, temporary_name
 from llmrun.quant.types import COPY, DEFAULT_TENSOR_TYPE, FLOATS, NO_IMATRIX_HINT, TENSOR_TYPES_BY_NAME, needs_imatrix
 from llmrun.report import Report
 
@@ -158,7 +158,7 @@ def quantize(
 
     try:
         out = _prefix(temporary_name(target)) if n_parts > 1 else parts[0]
-        call.run(source.paths[0], out, wish, matrix, on_tensor)
+        call.run(source.paths[0], out, wish, matrix, on_tensor, lambda: flush_begun(parts))
         for part, path in zip(parts, targets, strict=True):
             place(part, path)
     finally:
