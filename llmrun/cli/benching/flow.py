@@ -142,13 +142,18 @@ def pick_threads(grid: Grid) -> ThreadChoice:
 
 
 def start_command(subject: Subject, setting: Setting) -> list[str]:
-    """A run of this program, with the settings of the other rows, that answers with a few tokens."""
+    """A run of this program, with the settings of the other rows, that answers with a few tokens. What was not asked
+    for is left out, as people do: a run without wishes starts sooner."""
     assert isinstance(subject, OpenSubject)
-    layers = "auto" if setting.gpu_layers is None else "all" if setting.gpu_layers < 0 else str(setting.gpu_layers)
+    usual = Grid().settings(setting.n_threads)[0]
+    layers = "all" if setting.gpu_layers == -1 else str(setting.gpu_layers)
     command = [sys.executable, "-m", "llmrun", "run", str(subject.paths[0]), "Once upon a time", "--raw", "-q"]
-    command += ["-n", "8", "--temp", "0", "--ignore-eos", "-c", "512", "-g", layers, "-t", str(setting.n_threads)]
-    command += ["-b", str(setting.n_batch), "-ub", str(setting.n_ubatch)]
-    command += ["--kv-type", ",".join(setting.kv_type), "-fa", setting.flash_attn]
+    command += ["-n", "8", "--temp", "0", "-c", "512", "-t", str(setting.n_threads)]
+    command += ["-g", layers] if setting.gpu_layers != usual.gpu_layers else []
+    command += ["-b", str(setting.n_batch)] if setting.n_batch != usual.n_batch else []
+    command += ["-ub", str(setting.n_ubatch)] if setting.n_ubatch != usual.n_ubatch else []
+    command += ["--kv-type", ",".join(setting.kv_type)] if setting.kv_type != usual.kv_type else []
+    command += ["-fa", setting.flash_attn] if setting.flash_attn != usual.flash_attn else []
     return command if subject.settings.mmap else [*command, "--no-mmap"]
 
 
