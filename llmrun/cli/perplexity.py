@@ -50,7 +50,7 @@ def command(
     loaded, _ = measuring.load(model, report, layers)
     base = measuring.load(reference, report, layers)[0] if reference else None
     with stopping() as stop:
-        text, _ = measuring.text_for(file, base or loaded, report, n_threads, REPORT_SEED, stop)
+        text, _ = measuring.text_for(file, "to be measured on", base or loaded, report, n_threads, REPORT_SEED, stop)
         common = {"report": report, "n_threads": n_threads, "n_ctx": ctx, "n_chunks": chunks, "stop": stop}
         result = (
             measure_divergence(loaded, base, text, **common)  # type: ignore[arg-type]

@@ -42,7 +42,9 @@ def compare(
         model, found = (reference, None) if is_base and reference else load(name, report, gpu_layers)
         try:
             if not text:
-                text, text_name = text_for(file, reference or model, report, n_threads, REPORT_SEED, stop)
+                text, text_name = text_for(
+                    file, "to compare on", reference or model, report, n_threads, REPORT_SEED, stop
+                )
             measured = (
                 measure_divergence(model, reference, text, **common)  # type: ignore[arg-type]
                 if reference is not None

@@ -37,13 +37,13 @@ def read_text(file: str) -> str:
 
 
 def text_for(
-    file: str | None, model: Model, report: Report, n_threads: int, seed: int, stop: Callable[[], bool]
+    file: str | None, use: str, model: Model, report: Report, n_threads: int, seed: int, stop: Callable[[], bool]
 ) -> tuple[str, str]:
-    """The text and its name: a file's, else one that the model writes."""
+    """The text and its name: a file's, else one that the model writes. `use` says in a note what it is for."""
     from llmrun.quant.calibration import write_text
 
     if file is not None:
         return read_text(file), file
-    report.note(f"no text was given: the model writes one (seed {seed})")
+    report.note(f"no text was given: the model writes one {use} (seed {seed})")
     text = write_text(model, report=report, n_threads=n_threads, seed=seed, stop=stop)
     return text, f"written by the model, seed {seed}"

@@ -89,7 +89,7 @@ def make_matrix(
     if force:
         target.unlink(missing_ok=True)
     n_threads = measuring_threads(threads)
-    text, dataset = text_for(file, model, report, n_threads, seed, stop)
+    text, dataset = text_for(file, "for the importance matrix", model, report, n_threads, seed, stop)
     return make_imatrix(
         model,
         text,
