@@ -18,6 +18,7 @@ import pytest
 
 from llmrun.engine import capi
 from llmrun.engine.context import Context, ContextSettings
+from llmrun.engine.device_memory import device_bandwidth
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import DoesNotFitError
 from llmrun.gguf.header import open_header
@@ -115,6 +116,11 @@ def test_the_device_is_listed_with_its_memory(machine: Machine) -> None:
     (device,) = [device for device in machine.devices if device.is_worker]
     assert (device.name, device.kind) == ("RPC0", "gpu")
     assert 0 < device.free_bytes <= device.total_bytes
+
+
+def test_the_device_s_memory_is_timed(machine: Machine) -> None:
+    (device,) = [device.name for device in machine.devices if device.is_worker]
+    assert 1e8 < device_bandwidth(device) < 1e13
 
 
 @pytest.mark.parametrize("layers", [0, 15, "all"])

@@ -9,13 +9,14 @@ import pytest
 
 from llmrun.bench.grid import Case, Grid
 from llmrun.bench.measure import Loop, measure_case
-from llmrun.bench.roofline import bound, kv_read_bytes, weight_bytes, with_roofline
+from llmrun.bench.roofline import bound, kv_read_bytes, mixed_bandwidth, weight_bytes, with_roofline
 from llmrun.bench.row import Row, loop_row
 from llmrun.bench.samples import deviation, mean, median, sample, spread
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Need
 from llmrun.bench.table import loop_table, markdown, warnings
 from llmrun.engine.context import Context, ContextSettings
+from llmrun.engine.device_memory import device_bandwidth
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import Interrupted
 from llmrun.gguf.header import open_header
@@ -190,3 +191,23 @@ def test_weights_are_loaded_again_only_where_layers_move(tiny_model: Path) -> No
         assert not model.pointer
     subject.close()
     subject.close()
+
+
+def test_weights_on_two_memories_are_read_at_the_sum_of_their_times() -> None:
+    devices = {"GPU1": 100.0, "GPU10": 400.0}
+    assert mixed_bandwidth(1000, (), devices, 50.0) == 50.0
+    assert mixed_bandwidth(1000, [("GPU1", 1000)], devices, 0.0) == 100.0
+    # 500 at 400, 300 at 100, and 200 at 50 from the host, whose buffer spans more than is read from it
+    buffers = [("GPU10", 500), ("GPU1", 300), ("CPU_Mapped", 900)]
+    assert mixed_bandwidth(1000, buffers, devices, 50.0) == pytest.approx(1000 / (1.25 + 3 + 4))
+    assert mixed_bandwidth(1000, [("RPC0[host:1]", 1000)], {"RPC0": 10.0}, 0.0) == 10.0
+
+
+def test_what_is_not_known_makes_no_bandwidth() -> None:
+    assert mixed_bandwidth(1000, [("GPU1", 500)], {"GPU1": 0.0}, 50.0) == 0.0
+    assert mixed_bandwidth(1000, [("GPU1", 500)], {"GPU1": 100.0}, 0.0) == 0.0
+    assert device_bandwidth("no such device") == 0.0
+
+
+def test_copies_within_a_device_are_timed() -> None:
+    assert 1e8 < device_bandwidth("CPU") < 1e13

@@ -1,11 +1,13 @@
 """What was measured on: the part of the results that says whether two of them can be compared."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmrun import __version__
 from llmrun.engine import capi
+from llmrun.engine.device_memory import device_bandwidth
 from llmrun.machine.bandwidth import memory_bandwidth
+from llmrun.machine.devices import offload_devices
 from llmrun.machine.governor import read_governor
 from llmrun.machine.inventory import Machine, read_machine
 from llmrun.machine.threads import ThreadChoice
@@ -15,7 +17,7 @@ from llmrun.report import size_text
 @dataclass(frozen=True)
 class MachineFacts:
     """`load` is the average of the last minute when the run began; bandwidth in bytes per second, as all usable
-    cores read memory together."""
+    cores read memory together, and of each device's own memory, by its name (0 where it could not be measured)."""
 
     cpu: str
     cores_usable: int
@@ -27,6 +29,7 @@ class MachineFacts:
     ram_bytes: int
     devices: tuple[str, ...]
     bandwidth_bytes_per_s: float
+    device_bandwidth_bytes_per_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -64,6 +67,7 @@ def _facts(machine: Machine) -> MachineFacts:
         ram_bytes=machine.memory.total_bytes,
         devices=devices,
         bandwidth_bytes_per_s=memory_bandwidth(cores, machine.memory.total_bytes, fresh=True).bytes_per_s,
+        device_bandwidth_bytes_per_s={d.name: device_bandwidth(d.name) for d in offload_devices(machine.devices)},
     )
 
 
@@ -75,8 +79,13 @@ def header_lines(machine: MachineFacts, build: BuildFacts, threads: ThreadChoice
     return [
         f"machine: {machine.cpu}, {machine.cores_logical} hardware threads{quota}{load}{governor}, "
         f"{size_text(machine.ram_bytes)} RAM, memory read at {size_text(machine.bandwidth_bytes_per_s)}/s",
-        f"devices: {'; '.join(machine.devices) or 'CPU only'}",
+        f"devices: {'; '.join(_with_bandwidth(device, machine) for device in machine.devices) or 'CPU only'}",
         f"threads: {threads.n} ({threads.reason})",
         f"build: llmrun {build.llmrun}, llama-cpp-python {build.llama_cpp_python}, llama.cpp {build.llama_cpp}, "
         f"{', '.join(build.backends)}",
     ]
+
+
+def _with_bandwidth(device: str, machine: MachineFacts) -> str:
+    found = machine.device_bandwidth_bytes_per_s.get(device.split(" ")[0])
+    return f"{device}, memory copied at {size_text(round(found))}/s" if found else device

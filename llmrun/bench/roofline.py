@@ -3,6 +3,7 @@
 Every decoded token reads the weights that take part in it once, and the keys and values of all tokens before it.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from llmrun.bench.row import Row
@@ -60,6 +61,28 @@ def prefill_bytes_per_s(subject: Subject, row: Row) -> float:
     n_pass = min(row.ubatch, row.n_prompt)
     weights = weight_bytes(subject.info, sort_tensors(subject.tensors, subject.info.n_layer), n_pass)
     return weights * (row.median_tps or 0.0) / n_pass
+
+
+def mixed_bandwidth(
+    total_bytes: int, buffers: Sequence[tuple[str, int]], devices: Mapping[str, float], host: float
+) -> float:
+    """Bytes per second at which weights of `total_bytes` can be read once where `buffers` (name and bytes, as
+    llama.cpp logs them) of them lie on `devices` (bytes per second by name) and the rest in the host's memory. 0
+    where one of these is not known."""
+    took, left = 0.0, total_bytes
+    for buffer, n_bytes in buffers:
+        on = [name for name in devices if buffer.startswith(name)]
+        if not on:
+            continue  # the host's; with mmap such a buffer spans what lies between, so its size says little
+        if not devices[max(on, key=len)]:
+            return 0.0
+        took += n_bytes / devices[max(on, key=len)]
+        left -= n_bytes
+    if left > 0:
+        if not host:
+            return 0.0
+        took += left / host
+    return total_bytes / took if took else 0.0
 
 
 def with_roofline(subject: Subject, row: Row, bandwidth: float, fastest_tps: float | None) -> Row:

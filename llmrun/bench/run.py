@@ -1,19 +1,20 @@
 """Runs the tests of a model one after the other, and hands out each row as it is finished."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from llmrun.bench.concurrency import Load, concurrency_row
 from llmrun.bench.grid import Case, Setting
 from llmrun.bench.latency import latency_row, start_row
 from llmrun.bench.measure import measure_case
-from llmrun.bench.roofline import with_roofline
+from llmrun.bench.roofline import mixed_bandwidth, weight_bytes, with_roofline
 from llmrun.bench.row import Row, loop_row
 from llmrun.bench.stop import Stop
 from llmrun.bench.subject import Need, Subject
 from llmrun.engine.context import Context
 from llmrun.machine.load import CpuReading
+from llmrun.plan.weights import sort_tensors
 from llmrun.report import Report
 
 
@@ -33,13 +34,15 @@ class Tests:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all tests of one run share. `bandwidth` is the host's, in bytes per second; `start_command` makes the
-    command that answers in a new process."""
+    """What all tests of one run share. `bandwidth` is the host's, in bytes per second, `device_bandwidth` each
+    device's; `start_command` makes the command that answers in a new process."""
 
     stop: Stop
     report: Report
     bandwidth: float
     start_command: Callable[[Subject, Setting], Sequence[str]]
+    device_bandwidth: Mapping[str, float] = field(default_factory=dict)
+    _buffers: dict[Setting, Sequence[tuple[str, int]]] = field(default_factory=dict)
 
     def check(self, subject: Subject, tests: Tests) -> None:
         """Raise UsageError or DoesNotFitError where one of the tests cannot run. Reads no weights."""
@@ -73,8 +76,12 @@ class Bench:
             self.report.progress(task, len(tests), len(tests), "tests")
             if row.kind == "loop" and not row.n_gen:
                 fastest[setting] = max(fastest.get(setting, 0.0), row.median_tps or 0.0)
-            # The bandwidth is the host's: where layers are elsewhere it says nothing.
-            yield with_roofline(subject, row, 0.0 if row.gpu_layers else self.bandwidth, fastest.get(setting))
+            yield with_roofline(subject, row, self._bandwidth(subject, setting), fastest.get(setting))
+
+    def _bandwidth(self, subject: Subject, setting: Setting) -> float:
+        """Of the memories that hold the weights, as they lie with these settings."""
+        total = weight_bytes(subject.info, sort_tensors(subject.tensors, subject.info.n_layer))
+        return mixed_bandwidth(total, self._buffers.get(setting, ()), self.device_bandwidth, self.bandwidth)
 
     def _steps(self, subject: Subject, tests: Tests) -> Iterator[tuple[str, Setting, Callable[[], Row]]]:
         for case in tests.loops:
@@ -89,7 +96,9 @@ class Bench:
 
     def _open(self, subject: Subject, setting: Setting, need: Need) -> Context:
         with self.stop.waiting():
-            return subject.open(setting, need)
+            context = subject.open(setting, need)
+        self._buffers[setting] = context.model.placed.buffers
+        return context
 
     def _loop(self, subject: Subject, case: Case) -> Row:
         with self._open(subject, case.setting, Need(case.n_ctx)) as context:

@@ -65,7 +65,7 @@ def run_bench(options: Options) -> int:
     machine, build = read_environment()
     if before is not None and not options.compare_anyway:
         check_comparable(before.machine, before.rows, machine, [subject.sha256 for subject in subjects])
-    bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command)
+    bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command, machine.device_bandwidth_bytes_per_s)
     for subject in subjects:
         bench.check(subject, tests)
     shown = Shown(options.format, machine, build, threads, quiet=options.quiet)

@@ -27,7 +27,7 @@ def run_ab(options: Options, sides: tuple[str, str]) -> int:
     apart = a[0].setting.gpu_layers != b[0].setting.gpu_layers
     pairs = list(zip(open_subjects(options, report), open_subjects(options, report), strict=True))
     machine, build = read_environment()
-    bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command)
+    bench = Bench(stop, report, machine.bandwidth_bytes_per_s, start_command, machine.device_bandwidth_bytes_per_s)
     for one, other in pairs:
         bench.check(one, Tests(loops=tuple(a)))
         bench.check(other, Tests(loops=tuple(b)))
