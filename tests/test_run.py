@@ -175,6 +175,16 @@ def test_redirected_output_is_the_bare_text(smollm2: Path) -> None:
     assert "\x1b" not in streamed.err
 
 
+def test_what_is_said_has_lines_of_its_own_where_both_streams_are_one_file(tiny_model: Path, tmp_path: Path) -> None:
+    args = ("run", tiny_model, "hi", "-n", "4", *GREEDY)
+    answer = llmrun(*args).out
+    assert not answer.endswith(b"\n")
+    with (tmp_path / "both").open("wb") as both:
+        subprocess.run([*LLMRUN, *map(str, args)], stdout=both, stderr=both, env=environment(), check=True)
+    said = (tmp_path / "both").read_bytes().removeprefix(answer)
+    assert said.startswith(b"\nthe answer was cut at 4 tokens")
+
+
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_colour_where_none_is_wanted(tiny_model: Path, env: dict[str, str]) -> None:
     """TTY-01"""

@@ -59,7 +59,7 @@ class Display:
                 self._give(piece.kind, piece.text)
 
     def finish(self) -> None:
-        """Give out what was held back, and end the line on a terminal."""
+        """Give out what was held back, and end the line."""
         if self._splitter is not None:
             for piece in self._splitter.finish():
                 self._give(piece.kind, piece.text)
@@ -71,7 +71,7 @@ class Display:
         self._stop_thinking()
         if self._markdown is not None:
             self._markdown.finish()
-        if self._out.terminal and not self._silent:
+        if not self._silent:
             self._out.end()
 
     def _give(self, kind: str, text: str) -> None:

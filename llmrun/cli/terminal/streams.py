@@ -81,6 +81,19 @@ class Answer:
             sys.stdout.buffer.flush()
 
     def end(self) -> None:
-        """Finish the line, so that what follows starts on one of its own."""
-        if not self._ends_line:
+        """Finish the line on a terminal, so that what follows starts on one of its own. Elsewhere stdout stays the
+        text alone: the line ends on stderr where both go to one file (`2>&1`)."""
+        if self._ends_line:
+            return
+        if self.terminal:
             self.write("\n")
+        elif _one_file(sys.stdout, sys.stderr):
+            say("")
+
+
+def _one_file(*streams: TextIO) -> bool:
+    try:
+        first, second = (os.fstat(stream.fileno()) for stream in streams)
+    except (OSError, ValueError, AttributeError):  # closed, or none
+        return False
+    return os.path.samestat(first, second)
