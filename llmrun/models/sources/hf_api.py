@@ -62,6 +62,8 @@ def token_headers() -> dict[str, str]:
     with _library() as library:
         try:
             headers = library.utils.build_hf_headers(library_name="llmrun")
+        except NotADirectoryError:  # where a token would be kept there is no folder: what is written there says so
+            return {}
         except (library.errors.HfHubHTTPError, httpx2.HTTPError, OSError, ValueError) as fault:
             raise DownloadError(f"the hub's token cannot be had ({type(fault).__name__})", LOGIN) from None
     value = headers.get("authorization")
