@@ -1,7 +1,9 @@
 """Fixtures for all tests: a tiny model, the real one, and a clean home for each test."""
 
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,18 @@ def smollm2() -> Path:
 def gemma3() -> Path:
     """A real model whose layers slide, but for every sixth."""
     return gemma3_path()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a disk of 8 MB takes root on Linux")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

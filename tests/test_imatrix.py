@@ -8,9 +8,11 @@ import pytest
 
 from llmrun.engine.model import Model, ModelSettings
 from llmrun.errors import Interrupted, QuantizeError
+from llmrun.prepare.quantizing import auto_matrix
 from llmrun.quant.calibration import write_text
 from llmrun.quant.imatrix import make_imatrix
 from llmrun.quant.imatrix_file import Activations, Imatrix, merge, read_imatrix, write_imatrix
+from llmrun.quant.quantize import Source
 from llmrun.report import Quiet
 from tests.cli import llmrun
 from tests.tiny import tiny_gguf
@@ -25,8 +27,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(path: Path, out: Path, **more: object) -> Imatrix:
     with Model.load(path, ModelSettings()) as model:
-        settings = {"n_ctx": 64, "dataset": "text", "report": Quiet(), "n_threads": 1, **more}
-        make_imatrix(model, TEXT, out, **settings)  # type: ignore[arg-type]
+        settings = {"text": TEXT, "n_ctx": 64, "dataset": "text", "report": Quiet(), "n_threads": 1, **more}
+        make_imatrix(model, target=out, **settings)  # type: ignore[arg-type]
     return read_imatrix(out)
 
 
@@ -84,6 +86,20 @@ def test_going_on_gives_what_one_run_gives(tiny: Path, tmp_path: Path) -> None:
         assert resumed.entries[name].counts.tolist() == entry.counts.tolist()
     with pytest.raises(QuantizeError, match="was made on text in chunks of 64"):
         made(tiny, tmp_path / "part.gguf", dataset="another")
+
+
+def test_what_was_made_from_others_is_not_gone_on_from(tiny: Path, tmp_path: Path) -> None:
+    """Of one name, shape and file name: the numbers would be those of neither."""
+    kept = made(tiny, tmp_path / "m.gguf", n_chunks=2)
+    other = tiny_gguf(tmp_path / "other.gguf", n_embd=256, n_ff=512, seed=9)
+    with pytest.raises(QuantizeError, match=r"was made from tiny\.gguf"):
+        made(other, tmp_path / "m.gguf", n_chunks=2)
+    with pytest.raises(QuantizeError, match="was made when text held another text"):
+        made(tiny, tmp_path / "m.gguf", n_chunks=2, text=TEXT.replace("tin", "inn"))
+    name = "blk.0.attn_q.weight"
+    np.testing.assert_array_equal(read_imatrix(tmp_path / "m.gguf").entries[name].sums, kept.entries[name].sums)
+    anew = made(other, tmp_path / "m.gguf", n_chunks=3, anew=True)
+    assert (anew.model, anew.n_chunks) == ("other.gguf", 3)
 
 
 def test_an_interrupt_keeps_whole_chunks(tiny: Path, tmp_path: Path) -> None:
@@ -164,3 +180,26 @@ def test_auto_makes_a_matrix_once(tiny: Path, tmp_path: Path, home: Path) -> Non
     assert again.status == 0
     assert "writes" not in again.err
     assert (tmp_path / "o.gguf").read_bytes() == (tmp_path / "o2.gguf").read_bytes()
+
+
+class _OnceBegun(Quiet):
+    """Asks for a stop as soon as a matrix has chunks."""
+
+    begun = False
+
+    def progress(self, task: str, done: int, total: int | None, unit: str = "B") -> None:
+        self.begun |= task == "imatrix" and done > 2
+
+
+def test_an_interrupted_auto_matrix_is_never_taken_for_the_whole(tiny: Path, home: Path) -> None:
+    report, folder = _OnceBegun(), home / "cache" / "imatrix"
+    with pytest.raises(Interrupted) as caught:
+        auto_matrix(str(tiny), Source([tiny]), report, 1, lambda: report.begun)
+    assert "goes on from there" in caught.value.hint
+    assert [path.suffix for path in folder.iterdir()] == [".part"]
+    resumed = auto_matrix(str(tiny), Source([tiny]), report, 1, lambda: False)
+    assert any("going on from there" in note for note in report.notes)
+    (kept,) = folder.iterdir()
+    kept.unlink()
+    whole = auto_matrix(str(tiny), Source([tiny]), report, 1, lambda: False)
+    assert resumed.imatrix.n_chunks == whole.imatrix.n_chunks > 3

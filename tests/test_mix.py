@@ -100,3 +100,19 @@ def test_the_command_reaches_the_size(f16: Path, tmp_path: Path) -> None:
     assert 4.5 < json.loads(bits.text)["bits_after"] <= 5
     llmrun("quantize", f16, tmp_path / "c.gguf", "--target-size", "9kB").failed(2, "larger size")
     llmrun("quantize", f16, "Q4_0", "x.gguf", "--target-bpw", 5).failed(2, "names no type")
+
+
+def test_a_target_makes_its_own_matrix_and_its_damage_is_reported(f16: Path, tmp_path: Path, home: Path) -> None:
+    words = ("quantize", f16, tmp_path / "o.gguf", "--target-bpw", 4.5, "--report", "--json")
+    done = llmrun(*words)
+    assert done.status == 0, done.err
+    result = json.loads(done.text)
+    assert result["imatrix"] == "auto"
+    assert len(list((home / "cache" / "imatrix").iterdir())) == 1
+    assert open_header(tmp_path / "o.gguf").metadata["quantize.imatrix.file"] == "auto"
+    small, whole = result["report"]["rows"]
+    assert (small["path"], whole["path"]) == (str(tmp_path / "o.gguf"), str(f16))
+    assert small["size_bytes"] < whole["size_bytes"]
+    assert small["divergence"]["kld_mean"]["value"] > whole["divergence"]["kld_mean"]["value"] == 0
+    assert result["report"]["text"] == "written by the model, seed 2"
+    assert "the model writes one to compare on (seed 2)" in done.err

@@ -208,6 +208,12 @@ def test_an_incomplete_source_is_named(f16: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "o.gguf").exists()
 
 
+def test_a_disk_without_room_is_refused_before_anything_is_written(smollm2: Path, small_disk: Path) -> None:
+    full = llmrun("quantize", smollm2, "Q8_0", small_disk / "o.gguf", "--allow-requantize")
+    full.failed(1, "the result takes 145 MB", "8.4 MB free", "free some space")
+    assert not list(small_disk.iterdir())
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_ending_it_leaves_no_output(smollm2: Path, tmp_path: Path, how: signal.Signals) -> None:
     words = ["quantize", str(smollm2), "o.gguf", "IQ4_XS", "--allow-requantize", "-t", "1"]

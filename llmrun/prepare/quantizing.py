@@ -86,8 +86,6 @@ def make_matrix(
 
     model, found = load(reference, report, gpu_layers)
     refuse_target(target, found.paths, force=True)
-    if force:
-        target.unlink(missing_ok=True)
     n_threads = measuring_threads(threads)
     text, dataset = text_for(file, "for the importance matrix", model, report, n_threads, seed, stop)
     return make_imatrix(
@@ -101,6 +99,7 @@ def make_matrix(
         n_chunks=n_chunks,
         parse_special=special,
         stop=stop,
+        anew=force,
     )
 
 
@@ -123,7 +122,9 @@ def auto_matrix(
     kept = paths.cache_dir() / "imatrix" / f"{_identity(source)}.gguf"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        make_matrix(reference, None, kept, report=report, threads=threads, stop=stop)
+        begun = kept.with_suffix(".part")  # what an interrupt leaves is gone on from, and not taken for the whole
+        make_matrix(reference, None, begun, report=report, threads=threads, stop=stop)
+        begun.replace(kept)
     return MatrixFile("auto", read_matrix(str(kept)).imatrix)
 
 

@@ -3,9 +3,10 @@
 Same rule and form as llama.cpp's llama-imatrix: chunks of n_ctx tokens, each begun with BOS where the model wants it.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +122,21 @@ def collect(
     *,
     report: Report,
     n_threads: int,
-    n_ctx: int,
-    dataset: str,
+    blank: Imatrix,
     first_chunk: int = 0,
     stop: Callable[[], bool] | None = None,
     save: Callable[[Imatrix], None] | None = None,
 ) -> Imatrix:
-    """The matrix of the chunks of `tokens` from `first_chunk` on. `save` gets what there is now and then, also when
-    interrupted. Raises Interrupted, QuantizeError for activations that are not finite."""
+    """`blank` with the matrix of the chunks of `tokens` from `first_chunk` on. `save` gets what there is now and
+    then, also when interrupted. Raises Interrupted, QuantizeError for activations that are not finite."""
+    n_ctx = blank.chunk_size
     collector, total = Collector(), len(tokens) // n_ctx
     # Logits are wanted of all tokens, else the last layer computes only what its few outputs need.
     decoder = ChunkDecoder(model, n_ctx, n_threads, wanted_from=0, stop=stop, watch=collector.watch)
     done, saved_at = first_chunk, time.monotonic()
 
     def so_far() -> Imatrix:
-        return Imatrix(dict(collector.committed), done - first_chunk, n_ctx, (dataset,), model.path.name)
+        return replace(blank, entries=dict(collector.committed), n_chunks=done - first_chunk)
 
     try:
         for span in decoder.run(tokens, first_chunk):
@@ -171,15 +172,18 @@ def make_imatrix(
     n_chunks: int | None = None,
     parse_special: bool = False,
     stop: Callable[[], bool] | None = None,
+    anew: bool = False,
 ) -> Collected:
-    """Write the matrix of `text` to `target`, going on from what is there of the same text and chunks.
+    """Write the matrix of `text` to `target`, going on from what is there of the same model, text and chunks, or
+    `anew`.
 
-    Raises UsageError for a text of less than a chunk, QuantizeError where `target` is of another text."""
+    Raises UsageError for a text of less than a chunk, QuantizeError where `target` is of another model or text."""
     tokens = model.vocab.tokenize(text, add_special=True, parse_special=parse_special)
     total = min(len(tokens) // n_ctx, n_chunks or len(tokens))
     if not total:
         raise UsageError(f"the text has {len(tokens)} tokens, a chunk {n_ctx}", "give a longer text, or a smaller -c")
-    before = _resumed(target, dataset, n_ctx, report, total)
+    blank = Imatrix({}, 0, n_ctx, (dataset,), model.path.name, hashlib.sha256(text.encode()).hexdigest())
+    before = None if anew else _resumed(target, blank, report, total)
     n_before = before.n_chunks if before else 0
     started = time.perf_counter()
 
@@ -191,8 +195,7 @@ def make_imatrix(
         tokens[: total * n_ctx],
         report=report,
         n_threads=n_threads,
-        n_ctx=n_ctx,
-        dataset=dataset,
+        blank=blank,
         first_chunk=n_before,
         stop=stop,
         save=save,
@@ -207,15 +210,20 @@ def make_imatrix(
     return Collected(target, len(whole.entries), whole.n_chunks, n_before, n_partial, seconds)
 
 
-def _resumed(target: Path, dataset: str, n_ctx: int, report: Report, total: int) -> Imatrix | None:
+def _resumed(target: Path, wanted: Imatrix, report: Report, total: int) -> Imatrix | None:
+    """What is there; a file that does not name its model or its text (llama.cpp's own) is taken by the data set's
+    name."""
     if not target.exists():
         return None
     before = read_imatrix(target)
-    if before.datasets != (dataset,) or before.chunk_size != n_ctx:
-        raise QuantizeError(
-            f"{target} was made on {', '.join(before.datasets)} in chunks of {before.chunk_size}",
-            "give another file with -o, or --force to start anew",
-        )
-    if 0 < before.n_chunks < total:
-        report.note(f"{target.name} has {before.n_chunks} of {total} chunks: going on from there")
-    return before
+    if before.datasets != wanted.datasets or before.chunk_size != wanted.chunk_size:
+        was = f"was made on {', '.join(before.datasets)} in chunks of {before.chunk_size}"
+    elif before.model not in ("", wanted.model):
+        was = f"was made from {before.model}"
+    elif before.text_sha256 not in ("", wanted.text_sha256):
+        was = f"was made when {', '.join(before.datasets)} held another text"
+    else:
+        if 0 < before.n_chunks < total:
+            report.note(f"{target.name} has {before.n_chunks} of {total} chunks: going on from there")
+        return before
+    raise QuantizeError(f"{target} {was}", "give another file with -o, or --force to start anew")

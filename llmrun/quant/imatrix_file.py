@@ -17,7 +17,7 @@ from llmrun.gguf.header import Header, TensorInfo, open_header
 from llmrun.quant.outputs import replacing
 
 SUMS, COUNTS = ".in_sum2", ".counts"
-_MODEL_KEY = "imatrix.model"  # llmrun's own: the model it was made from
+_MODEL_KEY, _TEXT_KEY = "imatrix.model", "imatrix.text_sha256"  # llmrun's own: what it was made from, and on
 _MAX_LEGACY_ENTRIES = 1 << 17
 
 
@@ -46,13 +46,15 @@ class Activations:
 
 @dataclass(frozen=True, eq=False)
 class Imatrix:
-    """`entries` by the name of the weight tensor. `model` is "" where the file does not say what it was made from."""
+    """`entries` by the name of the weight tensor. `model` and the text's `text_sha256` are "" where the file does not
+    say what it was made from."""
 
     entries: Mapping[str, Activations]
     n_chunks: int
     chunk_size: int
     datasets: tuple[str, ...] = ()
     model: str = ""
+    text_sha256: str = ""
 
     @property
     def origin(self) -> str:
@@ -96,7 +98,7 @@ def _read_gguf(path: Path) -> Imatrix:
     if not entries:
         raise _not_imatrix(path, "it holds no sums of activations")
     metadata = header.metadata
-    datasets, model = metadata.get("imatrix.datasets"), metadata.get(_MODEL_KEY)
+    datasets, model, text = (metadata.get(key) for key in ("imatrix.datasets", _MODEL_KEY, _TEXT_KEY))
     n_chunks, chunk_size = metadata.get("imatrix.chunk_count"), metadata.get("imatrix.chunk_size")
     return Imatrix(
         entries,
@@ -104,6 +106,7 @@ def _read_gguf(path: Path) -> Imatrix:
         chunk_size if isinstance(chunk_size, int) else 0,
         tuple(text for text in datasets if isinstance(text, str)) if isinstance(datasets, Sequence) else (),
         model if isinstance(model, str) else "",
+        text if isinstance(text, str) else "",
     )
 
 
@@ -161,8 +164,9 @@ def write_imatrix(path: Path, imatrix: Imatrix) -> None:
         writer.add_array("imatrix.datasets", list(imatrix.datasets) or [""])
         writer.add_uint32("imatrix.chunk_count", imatrix.n_chunks)
         writer.add_uint32("imatrix.chunk_size", imatrix.chunk_size)
-        if imatrix.model:
-            writer.add_string(_MODEL_KEY, imatrix.model)
+        for key, value in ((_MODEL_KEY, imatrix.model), (_TEXT_KEY, imatrix.text_sha256)):
+            if value:
+                writer.add_string(key, value)
         for name in sorted(imatrix.entries):
             entry = imatrix.entries[name]
             writer.add_tensor(name + SUMS, entry.sums.astype(np.float32))
@@ -186,4 +190,5 @@ def merge(matrices: Sequence[Imatrix]) -> Imatrix:
                 "merge matrices made with one -c",
             )
     datasets = tuple(dict.fromkeys(text for matrix in matrices for text in matrix.datasets))
-    return Imatrix(entries, sum(m.n_chunks for m in matrices), first.chunk_size, datasets, first.model)
+    text = first.text_sha256 if len({matrix.text_sha256 for matrix in matrices}) == 1 else ""
+    return Imatrix(entries, sum(m.n_chunks for m in matrices), first.chunk_size, datasets, first.model, text)
