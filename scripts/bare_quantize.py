@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,17 @@ import psutil
 
 def bare_quantize(
     lib: Any, source: Path, target: Path, file_type: int, threads: int, matrix: tuple[Path, str] | None = None
-) -> "BareCall":
-    """`matrix` is a file and the name to keep of it. The result is called to run."""
+) -> Callable[[], None]:
+    """The call, made ready. `matrix` is a file and the name to keep of it."""
     params = lib.llama_model_quantize_default_params()
     params.ftype, params.nthread, params.allow_requantize = file_type, threads, True
-    return BareCall(lib, source, target, params, _add_matrix(lib, params, *matrix) if matrix else None)
+    matrix_parts = _add_matrix(lib, params, *matrix) if matrix else None
 
-
-class BareCall:
-    """One call with everything it points to, made ready."""
-
-    def __init__(self, lib: Any, source: Path, target: Path, params: Any, kept: object) -> None:
-        self._lib, self._params, self._kept = lib, params, kept
-        self._source, self._target = os.fsencode(source), os.fsencode(target)
-
-    def __call__(self) -> None:
-        if self._lib.llama_model_quantize(self._source, self._target, self._params) != 0:
+    def call(_kept: object = matrix_parts) -> None:
+        if lib.llama_model_quantize(os.fsencode(source), os.fsencode(target), params) != 0:
             raise SystemExit("error: llama_model_quantize failed")
+
+    return call
 
 
 def _add_matrix(lib: Any, params: Any, path: Path, name: str) -> object:
